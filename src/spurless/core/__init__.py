@@ -1,0 +1,1 @@
+"""Core: the words that every room speaks."""

@@ -1,0 +1,202 @@
+"""Records: one JSON line per run, appended whole or not at all; nothing else is memory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from spurless.core.errors import BadInput
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """How one group fared on the test split; an empty group has no accuracy."""
+
+    name: str
+    count: int
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    train_count: int = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything one run used and found."""
+
+    method: str
+    seed: int
+    data: dict[str, Any]
+    """name, options, fingerprint, labels, attributes, counts per split"""
+    model: dict[str, Any]
+    """name, options, parameters"""
+    config: dict[str, Any]
+    """the method's own configuration"""
+    train: dict[str, Any]
+    """how the loop walked"""
+    supervision: dict[str, bool]
+    """which labels were used beyond the training labels: train_attributes, val_labels, val_attributes"""
+    selection: str
+    groups: tuple[GroupRow, ...]
+    metrics: dict[str, float | None]
+    """numbers on the test split; a number that does not exist is None"""
+    seconds: dict[str, float]
+    peak_memory: int | None = None
+    """bytes on the accelerator, where there is one"""
+    warnings: tuple[str, ...] = ()
+    history: tuple[dict[str, Any], ...] = ()
+    key: str = ""
+    """content hash of everything that decides the outcome; equal keys are the same run"""
+    command: str = ""
+    time: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    commit: str | None = None
+    hardware: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """Return the record as one line; NaN becomes null, since JSON has none."""
+        return json.dumps(_plain(asdict(self)), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str, where: str = "record") -> Record:
+        """Read one line.
+
+        Raises:
+            BadInput: the line is no record of this schema.
+        """
+        try:
+            row = json.loads(line)
+        except ValueError:
+            raise BadInput("the line is not JSON", where=where, do="Delete the line, or restore the file.") from None
+        if not isinstance(row, dict) or row.get("schema") != SCHEMA:
+            raise BadInput(
+                "the line is not a record of this version",
+                where=where,
+                expected=f"schema {SCHEMA}",
+                got=row.get("schema", "none") if isinstance(row, dict) else type(row).__name__,
+            )
+        known = {f.name for f in fields(cls)}
+        try:
+            row["groups"] = tuple(GroupRow(**group) for group in row["groups"])
+            row["warnings"], row["history"] = tuple(row["warnings"]), tuple(row["history"])
+            return cls(**{name: value for name, value in row.items() if name in known})
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"the record is incomplete: {error}", where=where) from None
+
+
+def append(path: Path | str, record: Record) -> None:
+    """Add one record under a lock, whole or not at all; a torn last line is repaired first."""
+    path = Path(path)
+    line = (record.to_json() + "\n").encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _repair(descriptor)
+        size = os.fstat(descriptor).st_size
+        try:
+            _write_all(descriptor, line)
+            _sync(descriptor)
+        except OSError as error:
+            _truncate(descriptor, size)
+            raise unwritable(path, error) from None
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path | str) -> list[Record]:
+    """Return every whole record of a file; a torn last line was never acknowledged and is left out."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadInput("no such file", where=path, expected="a records.jsonl written by spurless") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the file cannot be read: {error}", where=path) from None
+    whole, _, torn = text.rpartition("\n")
+    lines = whole.split("\n") if whole else []
+    if torn and _is_json(torn):
+        lines.append(torn)
+    return [Record.from_json(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+
+
+def read_all(paths: Iterable[Path | str]) -> list[Record]:
+    """Return the records of several files, in order; a folder stands for every ``*.jsonl`` in it."""
+    return [record for path in paths for file in _files(Path(path)) for record in read(file)]
+
+
+def unwritable(path: Path, error: OSError) -> BadInput:
+    """Return the error for a place that cannot be written."""
+    return BadInput(
+        f"cannot write here: {error.strerror or error}",
+        where=path,
+        do="Choose another place with --out, or free some space.",
+    )
+
+
+def _files(path: Path) -> Iterator[Path]:
+    yield from sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _repair(descriptor: int) -> None:
+    """Finish a last line that lost only its newline; cut one that is torn, since it was never acknowledged."""
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return
+    start, chunk = size, b""
+    while start > 0 and b"\n" not in chunk:
+        start = max(0, start - (1 << 16))
+        chunk = os.pread(descriptor, size - start, start)
+    tail = chunk[chunk.rfind(b"\n") + 1 :]
+    if _is_json(tail.decode(errors="replace")):
+        _write_all(descriptor, b"\n")
+    else:
+        os.ftruncate(descriptor, size - len(tail))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != 22:  # EINVAL: a pipe or device has nothing to sync
+            raise
+
+
+def _truncate(descriptor: int, size: int) -> None:
+    with suppress(OSError):  # a device has no length; the write itself failed, so nothing was kept
+        os.ftruncate(descriptor, size)

@@ -1,0 +1,277 @@
+"""Grouped: examples with their labels and attributes; what every method is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, Protocol, TypeAlias, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from spurless.core.errors import BadInput, UndeclaredUse
+from spurless.core.groups import Groups
+from spurless.core.provenance import digest
+
+Input: TypeAlias = "Tensor | dict[str, Tensor]"
+Transform: TypeAlias = Callable[[Tensor], Tensor]
+"""From a batch to a batch, on the device of the batch."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Examples that are read on demand, for data that does not fit in memory."""
+
+    def __len__(self) -> int:
+        """Return how many examples there are."""
+
+    def __getitem__(self, i: int, /) -> Tensor:
+        """Read one example, as stored (images as uint8, channels first)."""
+
+    def fingerprint(self) -> str:
+        """Return a content hash, without reading every example."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples, ready for the model; ``index`` says where in the split they lie."""
+
+    x: Input
+    y: Tensor
+    a: Tensor
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """One split: inputs ``x``, labels ``y``, attributes ``a`` (-1 where hidden or unknown), and the group names.
+
+    ``x`` is a tensor, a dict of tensors (text), or a :class:`Source` that reads on demand. Images stay
+    uint8 until they are batched; ``augment`` (training only) and ``transform`` then run on the device.
+    """
+
+    x: Input | Source
+    y: Tensor
+    a: Tensor
+    groups: Groups
+    transform: Transform | None = None
+    augment: Transform | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether examples are read on demand rather than held in memory."""
+        return not isinstance(self.x, Tensor | dict)
+
+    @property
+    def has_attributes(self) -> bool:
+        """Whether every example's attribute is known."""
+        return bool(self.groups.attributes) and bool(self.groups.known(self.a).all())
+
+    @property
+    def g(self) -> Tensor:
+        """The group number of every example."""
+        return self.groups.encode(self.y, self.a)
+
+    @property
+    def counts(self) -> Tensor:
+        """The number of examples in every group; unknown attributes are in none."""
+        return self.groups.membership(self.y, self.a).sum(dim=0)
+
+    @property
+    def class_counts(self) -> Tensor:
+        """The number of examples of every label."""
+        return torch.bincount(self.y, minlength=len(self.groups.labels))
+
+    def hide_attributes(self) -> Grouped:
+        """Return the same examples with every attribute hidden."""
+        return replace(self, a=torch.full_like(self.a, -1))
+
+    def column(self, attribute: str) -> Grouped:
+        """Return the same examples with the groups of one overlapping attribute."""
+        groups = self.groups.column(attribute)
+        return replace(self, a=self.a[:, self.groups.attributes.index(attribute)], groups=groups)
+
+    def select(self, index: Tensor) -> Grouped:
+        """Return the examples at ``index``, in that order."""
+        x: Input | Source
+        if isinstance(self.x, Tensor):
+            x = self.x[index]
+        elif isinstance(self.x, dict):
+            x = {key: value[index] for key, value in self.x.items()}
+        else:
+            x = Picked(self.x, index)
+        return replace(self, x=x, y=self.y[index], a=self.a[index])
+
+    def to(self, device: torch.device | str) -> Grouped:
+        """Return the split on a device; a streamed ``x`` stays where it is."""
+        x = self.x
+        if isinstance(x, Tensor):
+            x = x.to(device)
+        elif isinstance(x, dict):
+            x = {key: value.to(device) for key, value in x.items()}
+        return replace(self, x=x, y=self.y.to(device), a=self.a.to(device))
+
+    def prepare(self, x: Input, training: bool = False) -> Input:
+        """Turn a raw batch into what the model takes: augment (training only), transform, float."""
+        if not isinstance(x, Tensor):
+            return x
+        if training and self.augment is not None:
+            x = self.augment(x)
+        if self.transform is not None:
+            return self.transform(x)
+        if x.dtype == torch.uint8:
+            return x.float() / 255
+        return x.float() if x.is_floating_point() else x
+
+    def example(self, n: int = 2) -> Input:
+        """Return the first ``n`` inputs as the model would get them."""
+        first = self.select(torch.arange(min(n, len(self))))
+        x = first.x if isinstance(first.x, Tensor | dict) else torch.stack([first.x[i] for i in range(len(first))])
+        return self.prepare(x)
+
+    def fingerprint(self) -> str:
+        """Return a content hash of inputs, labels, attributes and names."""
+        if isinstance(self.x, Tensor):
+            content = digest(self.x)
+        elif isinstance(self.x, dict):
+            content = digest(*(part for key in sorted(self.x) for part in (key, self.x[key])))
+        else:
+            content = self.x.fingerprint()
+        return digest(content, self.y, self.a, list(self.groups.labels), list(self.groups.attributes))
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The three splits of a dataset, and where they come from."""
+
+    train: Grouped
+    val: Grouped
+    test: Grouped
+    name: str = "own data"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> Groups:
+        """The groups, which all splits share."""
+        return self.train.groups
+
+    def shown(self, *, train_attributes: bool, val_attributes: bool) -> Splits:
+        """Return what a method may see: the attributes it declared, and never the test split."""
+        train = self.train if train_attributes else self.train.hide_attributes()
+        val = self.val if val_attributes else self.val.hide_attributes()
+        return replace(self, train=train, val=val, test=cast(Grouped, _Sealed()))
+
+    def fingerprint(self) -> str:
+        """Return a content hash of all three splits."""
+        return digest(*(split.fingerprint() for split in (self.train, self.val, self.test)))
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Some examples of a source, in another order."""
+
+    source: Source
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, i: int) -> Tensor:
+        return self.source[int(self.index[i])]
+
+    def fingerprint(self) -> str:
+        """Return a content hash of the source and the choice."""
+        return digest(self.source.fingerprint(), self.index)
+
+
+def checked(split: Grouped, where: str) -> Grouped:
+    """Return the split if it can be trained on; say what is wrong otherwise."""
+    n, labels = len(split.y), split.groups.labels
+    size = len(next(iter(split.x.values()))) if isinstance(split.x, dict) else len(split.x)
+    if n == 0:
+        raise BadInput("the split is empty", where=where, do="Give it at least one example of each class.")
+    if not n == size == len(split.a):
+        raise BadInput(
+            "inputs, labels and attributes differ in number", where=where, got=f"{size}, {n} and {len(split.a)}"
+        )
+    if split.y.dim() != 1 or split.y.dtype != torch.long:
+        raise BadInput("labels must be whole numbers, one per example", where=where, got=_kind(split.y))
+    bad = ((split.y < 0) | (split.y >= len(labels))).nonzero().flatten()
+    if len(bad):
+        raise BadInput(
+            f"the label of example {int(bad[0])} is out of range",
+            where=where,
+            expected=f"0 to {len(labels) - 1}",
+            got=int(split.y[bad[0]]),
+        )
+    _check_attributes(split, where)
+    if isinstance(split.x, Tensor) and split.x.is_floating_point():
+        broken = (~split.x.flatten(1).isfinite().all(dim=1)).nonzero().flatten()
+        if len(broken):
+            raise BadInput(
+                f"{len(broken)} examples hold NaN or infinite features, the first is example {int(broken[0])}",
+                where=where,
+                do="Drop these rows or fill the values in.",
+            )
+    return split
+
+
+def check_splits(splits: Splits) -> Splits:
+    """Return the splits if a classifier can be trained and tested on them; say what is wrong otherwise."""
+    for name in ("train", "val", "test"):
+        checked(getattr(splits, name), f"{splits.name}, {name} split")
+    shapes = {name: _shape(getattr(splits, name).x) for name in ("train", "val", "test")}
+    if len(set(shapes.values())) > 1:
+        raise BadInput("the splits differ in the shape of an example", where=splits.name, got=shapes)
+    if len(splits.groups.labels) < 2 or int((splits.train.class_counts > 0).sum()) < 2:
+        raise BadInput(
+            "there is one class only, so there is nothing to tell apart",
+            where=f"{splits.name}, train split",
+            expected="at least two classes",
+        )
+    return splits
+
+
+def _check_attributes(split: Grouped, where: str) -> None:
+    columns = 1 if split.a.dim() == 1 else split.a.shape[1]
+    if split.groups.overlap:
+        expected, limit = len(split.groups.attributes), 2
+    elif split.groups.sizes:
+        expected, limit = len(split.groups.sizes), 0
+    else:
+        expected, limit = 1, len(split.groups.attributes)
+    if columns != expected:
+        raise BadInput("the attributes have the wrong number of columns", where=where, expected=expected, got=columns)
+    sizes = torch.tensor(split.groups.sizes if limit == 0 and split.groups.sizes else [limit] * columns)
+    a = split.a.reshape(len(split.a), -1)
+    bad = (a >= sizes) if split.groups.attributes else (a > 0)
+    if bool(bad.any()):
+        row = int(bad.any(dim=1).nonzero()[0])
+        raise BadInput(f"the attribute of example {row} is out of range", where=where, got=a[row].tolist())
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+
+
+def _shape(x: Input | Source) -> tuple[int, ...] | None:
+    return tuple(x.shape[1:]) if isinstance(x, Tensor) else None
+
+
+class _Sealed:
+    """Stands where the test split would be; any look inside is an error."""
+
+    def _refuse(self) -> NoReturn:
+        raise UndeclaredUse("The test split is never shown to a method. Select on data.val instead.")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()

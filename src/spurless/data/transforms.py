@@ -1,0 +1,101 @@
+"""Transforms: from raw to ready batches, on the device of the batch, each example with its own draw.
+
+torchvision's random transforms draw once per call and so treat a whole batch alike; the random ones here
+draw per example, with tensor operations alone (``static``), so that a captured graph draws anew each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from spurless.data.grouped import Transform
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Several transforms, one after another."""
+
+    parts: tuple[Transform, ...]
+
+    @property
+    def static(self) -> bool:
+        """Whether every part is."""
+        return all(getattr(part, "static", False) for part in self.parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """Scale uint8 to [0, 1], then subtract the mean and divide by the standard deviation of each channel."""
+
+    mean: Sequence[float]
+    std: Sequence[float]
+    static: ClassVar[bool] = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        from torchvision.transforms.v2 import functional
+
+        scaled = functional.to_dtype(x, torch.float32, scale=True)
+        return cast(Tensor, functional.normalize(scaled, list(self.mean), list(self.std)))
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Resize to ``(height, width)``, bilinear with antialiasing."""
+
+    height: int
+    width: int
+    static: ClassVar[bool] = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        from torchvision.transforms.v2 import functional
+
+        return cast(Tensor, functional.resize(x, [self.height, self.width], antialias=True))
+
+
+@dataclass(frozen=True)
+class RandomFlip:
+    """Mirror each image left to right with probability one half."""
+
+    static: ClassVar[bool] = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        flip = torch.rand(len(x), device=x.device) < 0.5
+        return torch.where(flip.view(-1, 1, 1, 1), x.flip(-1), x)
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """Pad each image by ``padding`` zeros and cut the original size out at a random place."""
+
+    padding: int = 4
+    static: ClassVar[bool] = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        n, _, height, width = x.shape
+        padded = torch.nn.functional.pad(x, [self.padding] * 4)
+        corner = torch.randint(2 * self.padding + 1, (2, n, 1), device=x.device)
+        rows = corner[0] + torch.arange(height, device=x.device)
+        columns = corner[1] + torch.arange(width, device=x.device)
+        which = torch.arange(n, device=x.device).view(-1, 1, 1)
+        return padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class Batched:
+    """A random transform from elsewhere (torchvision v2), applied to each example on its own."""
+
+    transform: Transform
+    static: ClassVar[bool] = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.stack([self.transform(example) for example in x])
