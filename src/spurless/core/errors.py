@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class SpurlessError(Exception):
     """Base of every error this package raises on purpose; the CLI prints it as one line and exits with status 2."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # an error crosses processes by its sentence: the default would call __init__ with it
+        return _again, (type(self), self.args), self.__dict__ or None
 
 
 class SpurlessWarning(UserWarning):
@@ -83,3 +88,7 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
     """
     near = get_close_matches(got.lower(), list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _again(kind: type[SpurlessError], args: tuple[object, ...]) -> SpurlessError:
+    return kind.__new__(kind, *args)

@@ -101,7 +101,7 @@ class Groups:
             return is_label
         known = self.known(a)
         if self.overlap:
-            has = a == 1
+            has = a.reshape(len(a), -1) == 1
         else:
             single = torch.where(known, self._single(a), 0)
             has = torch.nn.functional.one_hot(single, len(self.attributes)).bool()
@@ -125,7 +125,7 @@ class Groups:
 
     def _single(self, a: Tensor) -> Tensor:
         """Fold crossed columns into one number, the last column running fastest."""
-        if a.dim() == 1:
-            return a
+        if a.dim() == 1 or a.shape[1] == 1:
+            return a.reshape(len(a))
         weight = torch.tensor([prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))], device=a.device)
         return (a * weight).sum(dim=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -41,6 +41,9 @@ def configure(config: type[C], options: Mapping[str, Any], owner: str) -> C:
                 do=f"{did_you_mean(name, known).strip()} Options: {', '.join(sorted(known)) or 'none'}.".strip(),
             )
         values[name] = _convert(hints[name], value, f"option {key!r} of {owner}")
+    needed = [f.name for f in fields(config) if f.init and f.default is MISSING and f.default_factory is MISSING]
+    if missing := [name for name in needed if name not in values]:
+        raise BadInput(f"{owner} needs the option {missing[0]!r}")
     return config(**values)
 
 
@@ -54,7 +57,7 @@ def pairs(words: Iterable[str], flag: str) -> dict[str, str]:
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or not key:
+        if not equals or not key.strip():
             raise BadInput(f"{flag} {word!r} is not KEY=VALUE", do=f"Write for example {flag} seed=1.")
         found[key.strip()] = value.strip()
     return found
@@ -75,15 +78,25 @@ def _convert(hint: Any, value: Any, what: str) -> Any:
     if origin in (Union, UnionType):
         return _convert_union(arguments, value, what)
     if origin is Literal:
-        if value not in arguments:
-            raise BadInput(f"{what} cannot be {value!r}", expected=", ".join(map(repr, arguments)))
-        return value
+        for argument in arguments:
+            # a word on a command line is text, whatever the type of the choice
+            if value == str(argument) or (type(value) is type(argument) and value == argument):
+                return argument
+        raise BadInput(f"{what} cannot be {value!r}", expected=", ".join(map(repr, arguments)))
     if origin is tuple:
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, Iterable):
-            raise _wrong(what, "a list", value)
-        return tuple(_convert(arguments[0], part, what) for part in parts)
+        return _convert_tuple(arguments, value, what)
     return _convert_plain(hint, value, what)
+
+
+def _convert_tuple(arguments: tuple[Any, ...], value: Any, what: str) -> tuple[Any, ...]:
+    parts = [part.strip() for part in value.split(",") if value.strip()] if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise _wrong(what, "a list", value)
+    if arguments[-1] is Ellipsis:
+        arguments = arguments[:1] * len(parts)
+    if len(parts) != len(arguments):
+        raise _wrong(what, f"a list of {len(arguments)}", value)
+    return tuple(_convert(argument, part, what) for argument, part in zip(arguments, parts, strict=True))
 
 
 def _convert_union(arguments: tuple[Any, ...], value: Any, what: str) -> Any:
@@ -105,18 +118,24 @@ def _convert_plain(hint: Any, value: Any, what: str) -> Any:
             raise _wrong(what, "true or false", value)
         return words[str(value).lower()]
     if hint in (int, float):
-        try:
-            number = hint(value) if not (hint is int and isinstance(value, float)) else int(value)
-        except (TypeError, ValueError):
-            raise _wrong(what, "a whole number" if hint is int else "a number", value) from None
-        if hint is int and isinstance(value, float) and number != value:
-            raise _wrong(what, "a whole number", value)
-        return number
-    if hint is str:
-        return str(value)
-    if hint is Path:
-        return Path(value)
+        return _convert_number(hint, value, what)
+    if hint in (str, Path):
+        if not isinstance(value, str | int | float | Path) or (hint is Path and not isinstance(value, str | Path)):
+            raise _wrong(what, "a path" if hint is Path else "a word", value)
+        return hint(value)
     return value
+
+
+def _convert_number(hint: Any, value: Any, what: str) -> int | float:
+    expected = "a whole number" if hint is int else "a number"
+    try:
+        number: int | float = hint(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _wrong(what, expected, value) from None
+    # TOML's true is no number, and 2.5 no whole one
+    if isinstance(value, bool) or (isinstance(value, float) and number != value and value == value):
+        raise _wrong(what, expected, value)
+    return number
 
 
 def _wrong(what: str, expected: str, got: Any) -> BadInput:

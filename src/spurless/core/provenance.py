@@ -64,7 +64,7 @@ def digest(
             flat = part.detach().cpu().contiguous().view(-1)
             state.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
         elif isinstance(part, bytes):
-            state.update(part)
+            state.update(f"bytes {len(part)} ".encode() + part)  # the length, or b"a", b"b" would equal b"a\0b"
         else:
             state.update(json.dumps(part, sort_keys=True, default=str).encode())
         state.update(b"\0")

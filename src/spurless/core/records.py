@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ class Record:
     """bytes on the accelerator, where there is one"""
     warnings: tuple[str, ...] = ()
     history: tuple[dict[str, Any], ...] = ()
+    cell: str = ""
+    """which cell of which claim or plan this run belongs to"""
     key: str = ""
     """content hash of everything that decides the outcome; equal keys are the same run"""
     command: str = ""
@@ -68,7 +71,7 @@ class Record:
         return json.dumps(_plain(asdict(self)), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, line: str, where: str = "record") -> Record:
+    def from_json(cls, line: str | bytes, where: str = "record") -> Record:
         """Read one line.
 
         Raises:
@@ -97,7 +100,8 @@ class Record:
 def append(path: Path | str, record: Record) -> None:
     """Add one record under a lock, whole or not at all; a torn last line is repaired first."""
     path = Path(path)
-    line = (record.to_json() + "\n").encode()
+    # an undecodable byte of a file name is a lone surrogate here; its backslash form is the JSON escape for it
+    line = (record.to_json() + "\n").encode(errors="backslashreplace")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -110,9 +114,11 @@ def append(path: Path | str, record: Record) -> None:
         try:
             _write_all(descriptor, line)
             _sync(descriptor)
-        except OSError as error:
+        except OSError:
             _truncate(descriptor, size)
-            raise unwritable(path, error) from None
+            raise
+    except OSError as error:
+        raise unwritable(path, error) from None
     finally:
         os.close(descriptor)
 
@@ -121,14 +127,13 @@ def read(path: Path | str) -> list[Record]:
     """Return every whole record of a file; a torn last line was never acknowledged and is left out."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         raise BadInput("no such file", where=path, expected="a records.jsonl written by spurless") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the file cannot be read: {error}", where=path) from None
-    whole, _, torn = text.rpartition("\n")
-    lines = whole.split("\n") if whole else []
-    if torn and _is_json(torn):
+    except OSError as error:
+        raise BadInput(f"the file cannot be read: {error.strerror or error}", where=path) from None
+    *lines, torn = content.split(b"\n")  # bytes: a tear may lie within a character
+    if _is_json(torn):
         lines.append(torn)
     return [Record.from_json(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
 
@@ -152,13 +157,17 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Integral):  # NumPy's whole numbers are no int, and its single precision no float
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    return str(value)
 
 
 def _repair(descriptor: int) -> None:
@@ -171,13 +180,13 @@ def _repair(descriptor: int) -> None:
         start = max(0, start - (1 << 16))
         chunk = os.pread(descriptor, size - start, start)
     tail = chunk[chunk.rfind(b"\n") + 1 :]
-    if _is_json(tail.decode(errors="replace")):
+    if _is_json(tail):
         _write_all(descriptor, b"\n")
     else:
         os.ftruncate(descriptor, size - len(tail))
 
 
-def _is_json(text: str) -> bool:
+def _is_json(text: bytes) -> bool:
     try:
         return isinstance(json.loads(text), dict)
     except ValueError:

@@ -31,6 +31,10 @@ class Seeds:
         text = repr((self.seed, *map(str, purpose))).encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
+    def child(self, *purpose: object) -> Seeds:
+        """Return the seeds of a part of the run, apart from those of every other part."""
+        return Seeds(self.number(*purpose))
+
     def generator(self, *purpose: object) -> torch.Generator:
         """Return a fresh CPU generator for a purpose."""
         return torch.Generator().manual_seed(self.number(*purpose))
@@ -42,6 +46,7 @@ class Seeds:
         with torch.random.fork_rng(devices=cuda):
             number = self.number(*purpose)
             torch.default_generator.manual_seed(number)
-            for index in cuda:
-                torch.cuda.default_generators[index.index or 0].manual_seed(number)
+            for each in cuda:  # a device without a number is the current one, which need not be 0
+                index = torch.cuda.current_device() if each.index is None else each.index
+                torch.cuda.default_generators[index].manual_seed(number)
             yield

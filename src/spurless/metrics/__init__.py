@@ -1,1 +1,64 @@
-"""Metrics."""
+"""Metrics: tensors in, numbers out; the table says what each number is and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spurless.metrics.association import Association, associate
+from spurless.metrics.calibration import calibration_by_group, expected_calibration_error
+from spurless.metrics.groupwise import GroupTable, group_table
+from spurless.metrics.intervals import Paired, Spread, bootstrap_worst, over_seeds, paired, wilson
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """One row of the table of metrics."""
+
+    name: str
+    what: str
+    needs: str
+
+
+METRICS: dict[str, MetricInfo] = {
+    info.name: info
+    for info in (
+        # the names of GroupTable.summary(), in its order
+        MetricInfo("average", "accuracy over the split as it is", "labels"),
+        MetricInfo("adjusted_average", "group accuracies weighted by training size", "attributes, training counts"),
+        MetricInfo("balanced_average", "mean accuracy of the groups", "attributes"),
+        MetricInfo("worst_group", "lowest accuracy of a group", "attributes"),
+        MetricInfo("gap", "average minus worst group", "attributes"),
+        MetricInfo("unbiased", "mean accuracy of the groups, attribute independent of label", "paired attributes"),
+        MetricInfo("aligned", "mean accuracy where the shortcut is right", "paired attributes"),
+        MetricInfo("conflicting", "mean accuracy where the shortcut is wrong", "paired attributes"),
+        MetricInfo("worst_class", "lowest recall of a class", "labels"),
+        MetricInfo("balanced_accuracy", "mean recall of the classes", "labels"),
+        MetricInfo("resolution", "what one example of the worst group is worth", "attributes"),
+        # the others
+        MetricInfo("ece", "expected calibration error of the split", "probabilities, labels"),
+        MetricInfo("ece_by_group", "expected calibration error of every group", "probabilities, attributes"),
+        MetricInfo("goodman_kruskal", "mistakes of the majority guess that the attribute removes", "attributes"),
+        MetricInfo("cramers_v", "association of label and attribute by chi-squared", "attributes"),
+        MetricInfo("cramers_v_corrected", "the same without its small-sample bias", "attributes"),
+        MetricInfo("mutual_information", "what the attribute says about the label, in bits", "attributes"),
+        MetricInfo("normalised", "share of the label's entropy that the attribute explains", "attributes"),
+    )
+}
+"""Every metric by name. "paired attributes" are as many as the labels, value i going with label i."""
+
+__all__ = [
+    "METRICS",
+    "Association",
+    "GroupTable",
+    "MetricInfo",
+    "Paired",
+    "Spread",
+    "associate",
+    "bootstrap_worst",
+    "calibration_by_group",
+    "expected_calibration_error",
+    "group_table",
+    "over_seeds",
+    "paired",
+    "wilson",
+]

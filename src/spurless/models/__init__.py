@@ -1,1 +1,177 @@
-"""Models."""
+"""The table of models: to add one, write its file and add its row here. Nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from spurless.core.errors import BadInput, SpurlessError, UnknownName
+from spurless.core.options import configure
+from spurless.core.seeds import Seeds
+from spurless.models.classifier import Classifier, Input, evaluating, first_line
+from spurless.models.features import collect, logits_of_features
+from spurless.models.mlp import LinearConfig, MLPConfig, linear, mlp
+from spurless.models.pooled_cnn import PooledCNNConfig, pooled_cnn
+from spurless.models.resnet_small import SmallResNetConfig, resnet20, resnet32
+from spurless.models.shapes import Shape
+from spurless.models.small_cnn import SmallCNNConfig, small_cnn
+from spurless.models.timm_zoo import TimmConfig, timm_model
+from spurless.models.torchvision_zoo import TorchvisionConfig, torchvision_model
+from spurless.models.vgg11 import VGG11Config, vgg11
+from spurless.models.weights import load_weights, save_weights
+from spurless.models.wrapping import wrap
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A row of the table: how a model is called, configured and built."""
+
+    name: str
+    config: type[Any]
+    builder: Callable[..., Classifier]
+    """(input_shape, n_classes, config) -> Classifier; a family takes the member's name first"""
+    description: str
+
+    @property
+    def family(self) -> str | None:
+        """The prefix of the names, for a row that stands for many models."""
+        prefix, colon, _ = self.name.partition(":")
+        return prefix if colon else None
+
+
+MODELS: dict[str, Architecture] = {
+    row.name: row
+    for row in (
+        Architecture("linear", LinearConfig, linear, "one linear layer on the flattened input"),
+        Architecture("mlp", MLPConfig, mlp, "linear layers with an activation between them (the FCN of 003)"),
+        Architecture("small-cnn", SmallCNNConfig, small_cnn, "four 3x3 convolutions and a hidden layer (MaskTune)"),
+        Architecture(
+            "pooled-cnn", PooledCNNConfig, pooled_cnn, "three strided convolutions and a global average (DCWP)"
+        ),
+        Architecture("vgg11-small", VGG11Config, vgg11, "VGG11 with one linear layer, no biases, no batch norm (003)"),
+        Architecture("resnet20", SmallResNetConfig, resnet20, "ResNet-20 for 32x32 images (He et al. 2016)"),
+        Architecture("resnet32", SmallResNetConfig, resnet32, "ResNet-32 for 32x32 images (MaskTune)"),
+        Architecture("torchvision:NAME", TorchvisionConfig, torchvision_model, "any torchvision classification model"),
+        Architecture("timm:NAME", TimmConfig, timm_model, "any timm model with a linear head (extra: timm)"),
+    )
+}
+
+
+class Labelled(Protocol):
+    """Anything that names its labels, such as ``Groups``."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The name of every class."""
+
+
+class Showing(Protocol):
+    """Anything that can show an example, such as a split."""
+
+    def example(self, n: int = 2) -> Input:
+        """Return the first ``n`` inputs as the model would get them."""
+
+
+class Data(Protocol):
+    """What a model is built for: inputs of some shape, and so many classes."""
+
+    @property
+    def train(self) -> Showing:
+        """The split that shows an example."""
+
+    @property
+    def groups(self) -> Labelled:
+        """What names the classes."""
+
+
+def build(
+    name: str,
+    data: Data | None = None,
+    *,
+    input_shape: Shape | None = None,
+    n_classes: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Classifier:
+    """Build an untrained model for data, or for ``input_shape`` and ``n_classes``.
+
+    The weights come from ``seed`` alone; the global generator is left as it was.
+
+    Example:
+        >>> model = build("mlp", input_shape=(1, 28, 28), n_classes=10, depth=2, width=32)
+        >>> model.parameters_count  # 784 * 32 + 32 * 10
+        25408
+
+    Raises:
+        UnknownName: no model has that name.
+        BadInput: an option is unknown, or the model cannot take such inputs.
+    """
+    row = architecture_named(name)
+    config = configure(row.config, options, name)
+    shape, classes = _sizes(name, data, input_shape, n_classes)
+    try:
+        with Seeds(seed).borrowed("init"):
+            model = row.builder(shape, classes, config)
+        with evaluating(model), torch.no_grad():  # a net that cannot take the input says so now
+            model(torch.zeros(1, *shape))
+    except SpurlessError:
+        raise
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise BadInput(
+            f"{name} cannot take inputs of shape {shape}: {first_line(error)}",
+            do="Most nets of a zoo are made for 3x224x224: enlarge the images, or use small-cnn or resnet20.",
+        ) from error
+    model.name = name
+    model.options = {"input_shape": shape, "n_classes": classes, **asdict(config)}
+    model.verify(torch.zeros(1, *shape))
+    return model
+
+
+def architecture_named(name: str) -> Architecture:
+    """Return the row of that name; ``torchvision:NAME`` and ``timm:NAME`` stand for all their members."""
+    prefix, colon, member = name.partition(":")
+    for row in MODELS.values():
+        if colon and row.family == prefix and member:
+            return replace(row, name=name, builder=partial(row.builder, member))
+    if name not in MODELS or colon:
+        raise UnknownName("model", name, MODELS)
+    return MODELS[name]
+
+
+def _sizes(name: str, data: Data | None, input_shape: Shape | None, n_classes: int | None) -> tuple[Shape, int]:
+    if data is not None:
+        if input_shape is None:
+            example = data.train.example(1)
+            if isinstance(example, dict):
+                raise BadInput(
+                    f"{name} takes tensors, and this data is a dict of them (text)",
+                    do="Wrap a transformers model: wrap(AutoModelForSequenceClassification.from_pretrained(...)).",
+                )
+            input_shape = tuple(example.shape[1:])
+        n_classes = len(data.groups.labels) if n_classes is None else n_classes
+    if input_shape is None or n_classes is None:
+        raise BadInput(f"{name} needs to know its inputs", do="Pass data, or both input_shape= and n_classes=.")
+    shape = tuple(int(side) for side in input_shape)
+    if not shape or min(shape) < 1:
+        raise BadInput("the input shape is empty", expected="for example (3, 28, 28)", got=shape)
+    if n_classes < 2:
+        raise BadInput(f"{name} needs at least 2 classes", got=n_classes)
+    return shape, n_classes
+
+
+__all__ = [
+    "MODELS",
+    "Architecture",
+    "Classifier",
+    "architecture_named",
+    "build",
+    "collect",
+    "load_weights",
+    "logits_of_features",
+    "save_weights",
+    "wrap",
+]

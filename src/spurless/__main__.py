@@ -1,0 +1,5 @@
+"""``python -m spurless``."""
+
+from spurless.cli import main
+
+main()

@@ -1,0 +1,74 @@
+"""Assessment: every number of a model on the test split, and what a record says of data and circumstances."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from spurless.core.errors import SpurlessWarning
+from spurless.core.provenance import commit, hardware, versions
+from spurless.data.grouped import Splits
+from spurless.metrics.calibration import calibration_by_group, expected_calibration_error
+from spurless.metrics.groupwise import GroupTable, group_table
+from spurless.models.classifier import Classifier
+from spurless.train.evaluate import logits
+from spurless.train.run import Run
+
+
+def assess(model: nn.Module, data: Splits, run: Run) -> tuple[dict[str, float | None], GroupTable]:
+    """Return every metric on the test split, and the group table."""
+    model.to(run.device)
+    split = data.test
+    outputs = logits(model, split, run.device, run.workers)
+    pred, y, a = outputs.argmax(dim=1), split.y.cpu(), split.a.cpu()
+    if len(torch.unique(pred)) == 1 and len(torch.unique(y)) > 1:
+        warnings.warn(
+            f"The model predicts {data.groups.labels[int(pred[0])]!r} for every test example. "
+            "Train longer, lower the learning rate, or look at the labels.",
+            SpurlessWarning,
+            stacklevel=2,
+        )
+    table = group_table(pred, y, a, split.groups)
+    probabilities = outputs.softmax(dim=1)
+    metrics: dict[str, float | None] = {
+        **table.summary(data.train.counts),
+        "ece": expected_calibration_error(probabilities, y),
+        "worst_group_ece": float(calibration_by_group(probabilities, y, a, split.groups).nan_to_num(-1).max()),
+        "loss": float(nn.functional.cross_entropy(outputs, y)),
+    }
+    return metrics, table
+
+
+def describe_data(data: Splits, fingerprint: str) -> dict[str, Any]:
+    """Return what a record says of the data."""
+    return {
+        "name": data.name,
+        "options": dict(data.options),
+        "fingerprint": fingerprint,
+        "labels": list(data.groups.labels),
+        "attributes": list(data.groups.attributes),
+        "counts": {name: getattr(data, name).counts.tolist() for name in ("train", "val", "test")},
+    }
+
+
+def describe_model(model: Classifier) -> dict[str, Any]:
+    """Return what a record says of the model."""
+    return {"name": model.name, "options": model.options, "parameters": model.parameters_count}
+
+
+def circumstances(device: torch.device) -> dict[str, Any]:
+    """Return when, where, by which code and by which command a record was made."""
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "commit": commit(),
+        "hardware": hardware(device),
+    }

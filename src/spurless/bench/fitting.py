@@ -1,0 +1,223 @@
+"""Fitting: one method, one model, one dataset, one seed, under the protocol; out come a model and its record."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from spurless.bench.assess import assess, circumstances, describe_data, describe_model
+from spurless.bench.starting import trained_by_erm, warn_if_untrained
+from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning
+from spurless.core.options import configure
+from spurless.core.provenance import digest
+from spurless.core.records import Record
+from spurless.data.grouped import Grouped, Splits, check_splits
+from spurless.methods import METHODS, Method, make_method
+from spurless.models.classifier import Classifier
+from spurless.models.wrapping import wrap
+from spurless.train.checkpoint import Checkpoints
+from spurless.train.config import TrainConfig
+from spurless.train.evaluate import evaluate
+from spurless.train.run import Engine, Progress, Run, start
+from spurless.train.select import Criterion, criterion_named
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained or repaired model, and everything the run used and found."""
+
+    model: Classifier
+    record: Record
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a run is made, apart from what is fitted on what."""
+
+    train: TrainConfig = field(default_factory=TrainConfig)
+    select: str = "last"
+    """Which epoch to keep: a name in ``train.select.CRITERIA``."""
+    engine: Engine = field(default_factory=Engine)
+    folder: Path | None = None
+    """Where a killed run leaves what it had; the same call continues it."""
+    progress: Progress | None = None
+
+
+def fit(  # noqa: PLR0913  the one door: each is a word that a user says
+    method: str,
+    model: nn.Module,
+    data: Splits,
+    *,
+    seed: int = 0,
+    preset: str | None = None,
+    train: TrainConfig | Mapping[str, Any] | None = None,
+    select: str = "last",
+    engine: Engine | None = None,
+    folder: Path | str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Fitted:
+    """Fit a method and evaluate the result on the test split, which the method never sees.
+
+    Args:
+        method: a name in ``METHODS``, such as ``"erm"``.
+        model: a :class:`Classifier`, or any module whose head can be found; it is copied, never changed.
+        data: three splits; attributes that the method did not declare are hidden from it.
+        seed: all randomness of the run.
+        preset: a named configuration of the method; the first by default.
+        train: settings of the loop, as a :class:`TrainConfig` or as a dict of its fields.
+        select: which epoch to keep, such as ``"val-average"``; a criterion that looks at attributes says so
+            in the record.
+        engine: device, precision, number of devices.
+        folder: where to leave checkpoints; a killed run continues from there, to the same weights.
+        progress: called with stage, step, total and a word.
+        options: fields of the method's configuration, over the preset's.
+
+    Raises:
+        MissingAttributes: the method or the criterion needs attributes that the data do not have.
+    """
+    settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
+    protocol = Protocol(settings, select, engine or Engine(), Path(folder) if folder is not None else None, progress)
+    return fit_under(protocol, make_method(method, preset, **options), model, data, seed)
+
+
+def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int) -> Fitted:
+    """Fit a method under a protocol; see :func:`fit`."""
+    info, criterion = method.info, criterion_named(protocol.select)
+    _check_labels(method, criterion, data)
+    model = deepcopy(wrap(model))
+    _check_fit(model, check_splits(data))
+    fingerprint = data.fingerprint()
+    content = digest(fingerprint, *(tensor for _, tensor in sorted(model.state_dict().items())))
+    key = digest(
+        content,
+        [info.name, asdict(method.config), asdict(protocol.train), protocol.select, protocol.engine.precision, seed],
+    )
+    checkpoints = Checkpoints(protocol.folder / key, key) if protocol.folder is not None else None
+    run = start(protocol.engine, seed, protocol.train, checkpoints)
+    run.progress = protocol.progress
+    run.score = _scorer(criterion, data.val, run)
+    fresh = info.start == "trained" and not model.trained
+    if run.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(run.device)
+
+    begin = time.perf_counter()
+    with _heard() as heard:
+        if fresh:
+            model = trained_by_erm(model, data, run, digest(content, protocol.select))
+        elif info.start == "trained":
+            warn_if_untrained(model, data.train, run)
+        shown = data.shown(train_attributes=info.train_attributes, val_attributes=info.val_attributes)
+        fitted = method.fit(model, shown, run)
+        fitted.trained = True
+        metrics, table = assess(fitted, data, run)
+    fitted.to("cpu")
+
+    record = Record(
+        method=info.name,
+        seed=seed,
+        data=describe_data(data, fingerprint),
+        model=describe_model(fitted),
+        config=asdict(method.config),
+        train=asdict(protocol.train),
+        supervision={
+            "train_attributes": info.train_attributes,
+            "val_labels": info.val_labels or criterion.labels,
+            "val_attributes": info.val_attributes or criterion.attributes,
+        },
+        selection=criterion.name,
+        groups=tuple(table.rows(data.train.counts)),
+        metrics=metrics,
+        seconds={**run.seconds, "total": time.perf_counter() - begin},
+        peak_memory=torch.cuda.max_memory_allocated(run.device) if run.device.type == "cuda" else None,
+        warnings=tuple(heard),
+        history=tuple(run.history),
+        key=key,
+        **circumstances(run.device),
+    )
+    return Fitted(fitted, record)
+
+
+def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, engine: Engine | None = None) -> Record:
+    """Evaluate a model that was trained elsewhere; the record carries ``name`` as its method."""
+    classifier = wrap(model)
+    _check_fit(classifier, check_splits(data))
+    run = start(engine or Engine(), seed, TrainConfig())
+    with _heard() as heard, run.timed("evaluate"):
+        metrics, table = assess(classifier, data, run)
+    return Record(
+        method=name,
+        seed=seed,
+        data=describe_data(data, data.fingerprint()),
+        model=describe_model(classifier),
+        config={},
+        train={},
+        supervision={},
+        selection="given",
+        groups=tuple(table.rows(data.train.counts)),
+        metrics=metrics,
+        seconds=run.seconds,
+        warnings=tuple(heard),
+        **circumstances(run.device),
+    )
+
+
+def _check_labels(method: Method, criterion: Criterion, data: Splits) -> None:
+    """Refuse what the data cannot give, before anything is trained."""
+    info = method.info
+    free = [name for name, other in METHODS.items() if not (other.info.train_attributes or other.info.val_attributes)]
+    if info.train_attributes and not data.train.has_attributes:
+        raise MissingAttributes(info.name, "train", free)
+    if info.val_attributes and not data.val.has_attributes:
+        raise MissingAttributes(info.name, "val", free)
+    if criterion.attributes and not data.val.has_attributes:
+        raise MissingAttributes(f"Selection by {criterion.name}", "val")
+
+
+def _check_fit(model: Classifier, data: Splits) -> None:
+    """Refuse a model that cannot take these examples or does not know these classes."""
+    x = data.train.example()
+    try:
+        model.verify(x)
+    except RuntimeError as error:
+        shape = tuple(x.shape[1:]) if isinstance(x, torch.Tensor) else "text"
+        raise BadInput(
+            f"the model {model.name!r} cannot take examples of shape {shape}: {str(error).splitlines()[0]}",
+            do="Build it for these data: sp.build(NAME, data).",
+        ) from None
+    if isinstance(model.head, nn.Linear) and model.n_classes != len(data.groups.labels):
+        raise BadInput(
+            f"the model {model.name!r} tells {model.n_classes} classes apart, the data have {len(data.groups.labels)}",
+            do="Build or wrap a model with one output per class.",
+        )
+
+
+def _scorer(criterion: Criterion, val: Grouped, run: Run) -> Callable[[nn.Module], float] | None:
+    """Return the criterion as a function of the model alone, so that a method cannot look at what it looks at."""
+    if not criterion.labels:
+        return None
+    split = val if criterion.attributes else val.hide_attributes()
+    return lambda model: criterion.score(evaluate(model, split, run.device, run.workers))
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """Collect this package's warnings for the record, and pass every warning on."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SpurlessWarning)
+        try:
+            yield said
+        finally:
+            said.extend(str(w.message) for w in caught if issubclass(w.category, SpurlessWarning))
+    for w in caught:
+        warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)

@@ -1,0 +1,30 @@
+"""Reproduction: run a claim's cells over seeds, keep the records, judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spurless.bench.cell import run_cell
+from spurless.bench.claims.base import Claim, Verdict, judge
+from spurless.core.records import Record, append
+from spurless.train.run import Engine, Progress
+
+
+def reproduce(
+    claim: Claim,
+    *,
+    seeds: int | None = None,
+    engine: Engine | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Run every cell of a claim with every seed and judge the result; records are appended to ``out`` as they come."""
+    records: list[Record] = []
+    for seed in range(seeds or claim.seeds):
+        for name, cell in claim.cells.items():
+            fitted = run_cell(cell, seed, engine, progress=progress)
+            records.append(replace(fitted.record, cell=f"{claim.id} {name}"))
+            if out is not None:
+                append(out, records[-1])
+    return judge(claim, records)

@@ -1,0 +1,95 @@
+"""The console: how the commands speak; results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from spurless.core.records import Record
+
+
+@contextmanager
+def progress_bar(quiet: bool = False) -> Iterator[Any]:
+    """Draw a bar per stage on standard error; yields the callback that the library reports to, or None when quiet."""
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[word]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task: list[Any] = []
+
+        def tell(stage: str, step: int, total: int, word: str) -> None:
+            if not task or bar.tasks[-1].description != stage or step < bar.tasks[-1].completed:
+                for old in task:
+                    bar.remove_task(old)
+                task[:] = [bar.add_task(stage, total=total, word=word)]
+            bar.update(task[0], completed=step, total=total, word=word)
+
+        yield tell
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Print a table; columns whose numbers are in ``right`` are aligned to the right."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    grid = Table(title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        grid.add_column(column, justify="right" if number in right else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(escape(cell) for cell in row))
+    Console().print(grid)
+
+
+def show_record(record: Record, most: int = 20) -> None:
+    """Print how each group fared and the numbers that papers report; of many groups, the worst."""
+    rows = sorted(
+        (row for row in record.groups if row.count), key=lambda row: row.accuracy if row.accuracy is not None else 2.0
+    )
+    shown = rows[:most] if len(rows) > most else [row for row in record.groups if row.count]
+    title = f"{record.method} on {record.data['name']}, seed {record.seed}"
+    if len(rows) > most:
+        title += f" (the worst {most} of {len(rows)} groups)"
+    table(
+        title,
+        ("group", "accuracy", "95 % interval", "test", "train"),
+        [
+            (
+                row.name,
+                share(row.accuracy),
+                f"{share(row.low)} to {share(row.high)}",
+                str(row.count),
+                str(row.train_count),
+            )
+            for row in shown
+        ],
+        right=(1, 2, 3, 4),
+    )
+    facts = {
+        "average": "average",
+        "balanced_average": "balanced over groups",
+        "worst_group": "worst group",
+        "gap": "gap",
+    }
+    print("  ".join(f"{word} {share(record.metrics.get(name))}" for name, word in facts.items()))
+
+
+def share(value: float | None) -> str:
+    """Return a share as a percentage.
+
+    Example:
+        >>> share(0.0714), share(None)
+        ('7.1 %', 'n/a')
+    """
+    return "n/a" if value is None or value != value else f"{100 * value:.1f} %"

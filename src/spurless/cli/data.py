@@ -1,0 +1,68 @@
+"""``spurless data``: is a dataset here, and is it whole?"""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+import typer
+
+from spurless.cli.console import table
+from spurless.cli.flags import CsvAttribute, CsvLabel, CsvRoot, CsvSplit, DataOption, Json, Seed
+from spurless.cli.sources import Columns, open_data
+from spurless.core.options import pairs
+
+data = typer.Typer(help="Check datasets.", no_args_is_help=True)
+
+
+@data.callback()
+def _group() -> None:
+    """Check datasets."""
+
+
+@data.command("check")
+def check(
+    source: Annotated[
+        str, typer.Argument(help="Name (spurless ls datasets), or a path: class folders, a CSV, an npz.")
+    ],
+    data_option: DataOption = [],
+    label: CsvLabel = None,
+    attribute: CsvAttribute = None,
+    split: CsvSplit = None,
+    root: CsvRoot = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Open a dataset, read every example once, and print how many each group has in each split.
+
+    Examples:
+
+      spurless data check colored-digits -D conflicting=0.1
+
+      spurless data check meta.csv --label y --attribute place --root images
+    """
+    import torch
+
+    from spurless.data import DATASETS
+    from spurless.data.loader import Loader, in_order
+    from spurless.metrics.association import associate
+
+    splits = open_data(source, pairs(data_option, "--data-option"), Columns(label, attribute, split, root), seed)
+    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
+    for part in parts.values():
+        for _ in Loader(part, in_order(len(part)), 256).batches():
+            pass  # a file that cannot be read says so here
+    counts = {name: part.counts.tolist() for name, part in parts.items()}
+    lone = torch.tensor([not splits.train.has_attributes]).any()
+    found = None if bool(lone) else associate(splits.train.y, splits.train.a, splits.groups)
+    if json:
+        print(json_module.dumps({"name": splits.name, "groups": splits.groups.names, "counts": counts}))
+        return
+    if source in DATASETS:
+        card = DATASETS[source].card
+        for field in ("summary", "input", "label", "attribute", "splits", "source", "licence", "citation"):
+            print(f"{field:<10} {getattr(card, field)}")
+    rows = [[name, *(str(counts[part][g]) for part in parts)] for g, name in enumerate(splits.groups.names)]
+    table(f"{splits.name}: whole", ("group", *parts), rows, right=(1, 2, 3))
+    if found is not None:
+        print(f"association of label and attribute in train: {found}")

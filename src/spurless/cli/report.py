@@ -1,0 +1,25 @@
+"""``spurless report``: one page from records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    records: Annotated[list[Path], typer.Argument(help="records.jsonl files, or folders that hold some.")],
+    out: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+) -> None:
+    """Turn RECORDS into one self-contained HTML page that works without a network.
+
+    Example:
+
+      spurless report runs/records.jsonl --out report.html
+    """
+    from spurless.core.records import read_all
+    from spurless.report import write_report
+
+    print(write_report(out, read_all(records), title=title))

@@ -1,0 +1,70 @@
+"""``spurless reproduce``: rerun a claim and say whether it holds."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spurless.cli.console import progress_bar, table
+from spurless.cli.flags import Device, Json, Precision, Quiet
+
+
+def reproduce(
+    claim: Annotated[str | None, typer.Argument(help="Id of the claim, such as theory/planted-erm.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List every claim with its number, bar and cost.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="Run so many seeds instead of the claim's own.", min=1)] = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of real datasets, for claims that need one [$SPURLESS_DATA].")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Append the records to this file.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Rerun the published or derived number CLAIM and compare.
+
+    The last line reads: ID  ours  paper  bar  HOLDS or FALLS SHORT. The exit status is 0 where the claim holds, 1
+    where it falls short.
+
+    Examples:
+
+      spurless reproduce --list
+
+      spurless reproduce theory/planted-group-dro --seeds 5 --out records.jsonl
+    """
+    from spurless.bench.claims import CLAIMS, claim_named
+    from spurless.bench.reproduce import reproduce as rerun
+    from spurless.cli.ls import claims_rows
+    from spurless.core.errors import BadInput
+    from spurless.train.run import Engine
+
+    if list_:
+        if json:
+            print(json_module.dumps(claims_rows(), indent=2))
+        else:
+            rows = [[str(value) for value in row.values()] for row in claims_rows()]
+            table("claims", list(claims_rows()[0]), rows, right=(2,))
+        return
+    if claim is None:
+        raise BadInput("which claim?", do=f"Name one: {', '.join(CLAIMS)}; or see spurless reproduce --list.")
+    chosen = claim_named(claim)
+    if data_dir is not None:
+        if not data_dir.is_dir():
+            raise BadInput("no such folder", where=data_dir, expected="a folder of datasets")
+        os.environ["SPURLESS_DATA"] = str(data_dir)
+    with progress_bar(quiet or json) as progress:
+        verdict = rerun(chosen, seeds=seeds, engine=Engine(device, precision=precision), out=out, progress=progress)
+    if json:
+        row = {"id": chosen.id, "ours": verdict.ours, "values": verdict.values, "paper": chosen.paper}
+        print(json_module.dumps({**row, "bar": str(chosen.bar), "holds": verdict.holds}))
+    else:
+        print(f"{chosen.quantity} ({chosen.place})")
+        print("by seed: " + ", ".join(f"{value:.2f}" for value in verdict.values))
+        print(verdict.line())
+    if not verdict.holds:
+        raise typer.Exit(1)

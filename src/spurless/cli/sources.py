@@ -1,0 +1,72 @@
+"""Sources: from what a user types after ``--data`` to splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spurless.core.errors import BadInput, did_you_mean
+from spurless.data.grouped import Splits
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a CSV hold what."""
+
+    label: str | None = None
+    attribute: str | None = None
+    split: str | None = None
+    root: Path | None = None
+
+
+def open_data(source: str, options: Mapping[str, str], columns: Columns, seed: int) -> Splits:
+    """Open a dataset by name, or a user's own folder, CSV or npz file by path."""
+    from spurless.data import DATASETS, from_csv, from_folder, from_npz, load
+
+    if source in DATASETS:
+        return load(source, **{"seed": seed, **options})
+    path = Path(source)
+    sized: dict[str, Any] = {"size": _whole(options, "size")} if "size" in options else {}
+    unknown = set(options) - {"size"}
+    if unknown and path.exists():
+        raise BadInput(f"own data have no option {sorted(unknown)[0]!r}", expected="size (of the images, in pixels)")
+    if path.is_dir():
+        return from_folder(path, seed=seed, **sized)
+    if path.is_file() and path.suffix.lower() == ".npz":
+        return from_npz(path, seed=seed)
+    if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
+        return _open_csv(path, columns, seed, sized, from_csv)
+    hint = did_you_mean(source, DATASETS)
+    raise BadInput(
+        f"{source!r} is no dataset's name, and no folder, CSV or npz file",
+        do=f"{hint.strip()} Names: {', '.join(DATASETS)}.".strip(),
+    )
+
+
+def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any], from_csv: Any) -> Splits:
+    if columns.label is None:
+        raise BadInput("a CSV needs --label, the column that holds the class", where=path)
+    attribute: Any = columns.attribute
+    if attribute is not None and "," in attribute:
+        attribute = tuple(part.strip() for part in attribute.split(","))
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    splits: Splits = from_csv(
+        path,
+        label=columns.label,
+        attribute=attribute,
+        split=columns.split,
+        root=columns.root,
+        seed=seed,
+        delimiter=delimiter,
+        **sized,
+    )
+    return splits
+
+
+def _whole(options: Mapping[str, str], key: str) -> int:
+    try:
+        return int(options[key])
+    except ValueError:
+        raise BadInput(f"option {key!r} must be a whole number", got=options[key]) from None

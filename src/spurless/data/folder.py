@@ -1,0 +1,149 @@
+"""Folders: images in a folder per class, as most people keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from spurless.core.errors import BadInput
+from spurless.core.seeds import Seeds
+from spurless.data.grouped import Grouped, Splits, Transform
+from spurless.data.images import EXTENSIONS, ImageFiles, read
+from spurless.data.splitting import SPLIT_NAMES, assemble, name_groups, name_values, sort_naturally
+
+
+def from_folder(
+    root: str | Path,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    stream: bool | None = None,
+    transform: Transform | None = None,
+    augment: Transform | None = None,
+) -> Splits:
+    """Load images from class folders.
+
+    Two layouts are known: ``root/<class>/*`` is split at random, stratified, 70/15/15 by ``seed``;
+    ``root/{train,val,test}/<class>/*`` is taken as it is (``val`` may be called valid or validation), and where
+    val or test is missing, 15 % of train are cut off for each. In both, a class folder that holds only folders
+    is read as ``<class>/<attribute>/*``; a split without attribute folders has unknown attributes.
+
+    Classes and attributes are numbered in natural order of their names. Hidden files and files without an
+    image's extension are ignored; links are followed.
+
+    Args:
+        root: the folder.
+        size: resize the short side to this and cut the centre out; needed where images differ in size.
+        seed: of the split.
+        stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
+        transform: from a batch of uint8 images to what the model takes.
+        augment: before ``transform``, in training only.
+
+    Raises:
+        BadInput: a folder is missing, empty or ambiguous, or an image cannot be read.
+    """
+    root = Path(root)
+    found = list(_files(root))
+    labels, y = name_values([file.label for file in found])
+    attributes, a = name_values([file.attribute for file in found])
+    groups = name_groups(labels, {"attribute": attributes} if attributes else {})
+    _check_classes(found, root)
+    return assemble(
+        Grouped(read(ImageFiles([file.path for file in found], size), stream), y, a, groups, transform, augment),
+        torch.tensor([file.split for file in found]),
+        seeds=Seeds(seed),
+        name=f"folder {root.resolve().name}",
+        options={"root": str(root), "size": size, "seed": seed, "stream": stream},
+    )
+
+
+@dataclass(frozen=True)
+class _File:
+    """One image, and what its place in the tree says about it."""
+
+    path: Path
+    split: int
+    label: str
+    attribute: str | None
+
+
+def _files(root: Path) -> Iterator[_File]:
+    folders = _folders(root)
+    if not _named_for_splits(folders):
+        yield from _classes(root, 0)
+        return
+    splits: dict[int, Path] = {}
+    for folder in folders:
+        number = SPLIT_NAMES.get(folder.name.lower())
+        if number is None:
+            raise BadInput("the folder lies beside 'train' and is no split", where=folder, expected="train, val, test")
+        if number in splits:
+            raise BadInput(f"the folders {splits[number].name!r} and {folder.name!r} are the same split", where=root)
+        splits[number] = folder
+    if 0 not in splits:
+        raise BadInput("there is no train folder", where=root, got=", ".join(folder.name for folder in folders))
+    for number, folder in splits.items():
+        yield from _classes(folder, number)
+
+
+def _named_for_splits(folders: list[Path]) -> bool:
+    """Tell splits from classes: a class may be called 'train' too, but then it holds images."""
+    numbers = {SPLIT_NAMES.get(folder.name.lower()) for folder in folders if not _images(folder)}
+    return 0 in numbers or (bool(numbers) and numbers <= {1, 2} and not any(map(_images, folders)))
+
+
+def _classes(root: Path, split: int) -> Iterator[_File]:
+    folders = _folders(root)
+    if not folders:
+        raise BadInput("the folder holds no class folders", where=root, expected=f"{root}/<class>/*.jpg")
+    kinds = {}
+    for folder in folders:
+        inner = [] if _images(folder) else _folders(folder)
+        kinds[bool(inner)] = folder.name
+        for leaf in inner or [folder]:
+            attribute = leaf.name if inner else None
+            yield from (_File(path, split, folder.name, attribute) for path in _leaf(leaf))
+    if len(kinds) == 2:
+        raise BadInput(
+            f"the class {kinds[True]!r} has attribute folders and the class {kinds[False]!r} has none", where=root
+        )
+
+
+def _leaf(folder: Path) -> list[Path]:
+    """Return the images of a folder that must hold some, and nothing deeper."""
+    images = _images(folder)
+    if not images:
+        raise BadInput("the folder holds no images", where=folder, do="Add some, or delete the folder.")
+    if _folders(folder):
+        raise BadInput("the folder holds images beside folders", where=folder, expected="one or the other")
+    return images
+
+
+def _folders(root: Path) -> list[Path]:
+    if not root.exists():
+        raise BadInput("no such folder", where=root)
+    if not root.is_dir():
+        raise BadInput("this is a file, not a folder", where=root)
+    return [root / name for name in sort_naturally({p.name for p in root.iterdir() if _visible(p) and p.is_dir()})]
+
+
+def _images(folder: Path) -> list[Path]:
+    names = {p.name for p in folder.iterdir() if _visible(p) and p.suffix.lower() in EXTENSIONS and p.is_file()}
+    return [folder / name for name in sort_naturally(names)]
+
+
+def _visible(path: Path) -> bool:
+    return not path.name.startswith(".")
+
+
+def _check_classes(found: list[_File], root: Path) -> None:
+    """Refuse a class that train lacks: mostly a folder whose name is spelt in two ways."""
+    trained = {file.label for file in found if file.split == 0}
+    for file in found:
+        if file.label not in trained:
+            raise BadInput(
+                f"the class {file.label!r} is not in the train folder", where=root, got=", ".join(sorted(trained))
+            )

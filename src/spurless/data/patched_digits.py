@@ -1,0 +1,114 @@
+"""Patched digits: small against large digits, with a square in the corner; the small offline twin of Biased MNIST.
+
+Label 0 is the digits 0 to 4, label 1 the digits 5 to 9. In training all but ``round(conflicting * n)`` of
+the ``n`` images of label 0 are marked with a square in the top left corner, and so are exactly
+``round(conflicting * n)`` of label 1. On validation and test half of each class is marked. The attributes
+are numbered such that ``a == y`` where the square tells the truth.
+
+Deviations:
+    * The square is red, as in MaskTune's code; its paper says blue.
+    * Chance decides who is in the minority. ``sorted_assignment`` restores the authors' order by digit, in
+      which the unmarked images of label 0 are all 4s and the marked ones of label 1 all 5s.
+    * Our test split holds all four groups evenly; the authors' biased test set holds the two conflicting ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from spurless.core.errors import BadInput
+from spurless.core.groups import Groups
+from spurless.core.seeds import Seeds
+from spurless.data.card import Card, Dataset
+from spurless.data.digits import (
+    DIGITS_CITATION,
+    DIGITS_LICENCE,
+    DIGITS_SOURCE,
+    assign,
+    check_share,
+    load_digits_28,
+    patch,
+    split_digits,
+)
+from spurless.data.grouped import Grouped, Splits
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+GROUPS = Groups(labels=("0 to 4", "5 to 9"), attributes=("marked", "unmarked"))
+CARD = Card(
+    name="patched-digits",
+    summary="Small against large digits; a square in the corner marks the small ones in training.",
+    input="RGB image, 3 x size x size, uint8",
+    label="0 for the digits 0 to 4, 1 for 5 to 9",
+    attribute="marked by the square (goes with label 0) or unmarked (goes with label 1)",
+    splits="train 1,000 (biased), val 297 and test 500 (half of each class marked)",
+    source=f"{DIGITS_SOURCE}; marked as in MaskTune",
+    licence=DIGITS_LICENCE,
+    citation=f"Asgari et al., MaskTune, NeurIPS 2022, arXiv:2210.00055; {DIGITS_CITATION}",
+)
+
+
+@dataclass(frozen=True)
+class PatchedDigitsConfig:
+    """How rarely the square misleads, and what it looks like."""
+
+    conflicting: float = 0.01  # share of each train class on the wrong side of the square; MaskTune
+    squares: int = 1  # 2: a blue one in the top right corner beside it, always both or none; MaskTune
+    square: int = 4  # pixels; MaskTune
+    size: int = 28  # pixels; as MNIST
+    sorted_assignment: bool = False  # True: the authors' order, one digit per minority
+    seed: int = 0
+
+
+DEFAULT = PatchedDigitsConfig()
+
+
+def patched_digits(config: PatchedDigitsConfig = DEFAULT) -> Splits:
+    """Mark the digits of the three splits."""
+    check_share(CARD, "conflicting", config.conflicting)
+    if config.squares not in (1, 2):
+        raise BadInput("option 'squares' is out of range", where=CARD.name, expected="1 or 2", got=config.squares)
+    if not 1 <= config.square <= config.size // 2:
+        raise BadInput(
+            "option 'square' must fit twice beside each other",
+            where=CARD.name,
+            expected=f"1 to {config.size // 2}",
+            got=config.square,
+        )
+    seeds = Seeds(config.seed)
+    images, digit = load_digits_28(config.size)
+    y = (digit >= 5).long()
+
+    def split(index: Tensor, a: Tensor) -> Grouped:
+        return Grouped(_mark(images[index], a == 0, config), y[index], a, GROUPS)
+
+    def even(name: str, index: Tensor) -> Grouped:
+        return split(index, assign(y[index], 2, 0.5, seeds.generator("attribute", name)))
+
+    train, val, test = split_digits(digit, seeds)
+    if config.sorted_assignment:
+        a = _by_digit(digit[train], y[train], config.conflicting)
+    else:
+        a = assign(y[train], 2, config.conflicting, seeds.generator("attribute", "train"))
+    return Splits(split(train, a), even("val", val), even("test", test), name=CARD.name, options=asdict(config))
+
+
+def _mark(images: Tensor, marked: Tensor, config: PatchedDigitsConfig) -> Tensor:
+    x = patch(images, marked, config.square, "top-left", RED)
+    return patch(x, marked, config.square, "top-right", BLUE) if config.squares == 2 else x
+
+
+def _by_digit(digit: Tensor, y: Tensor, conflicting: float) -> Tensor:
+    """Mark the first images of each class in the order of their digits, as the authors do."""
+    a = torch.ones_like(y)
+    for label in (0, 1):
+        members = (y == label).nonzero().flatten()
+        members = members[torch.argsort(digit[members], stable=True)]
+        wrong = round(conflicting * len(members))
+        a[members[: wrong if label == 1 else len(members) - wrong]] = 0
+    return a
+
+
+DATASET = Dataset(card=CARD, config=PatchedDigitsConfig, make=patched_digits)

@@ -1,0 +1,285 @@
+"""Tables: a CSV file of numbers, or one that lists image files."""
+
+from __future__ import annotations
+
+import csv
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from sys import intern
+
+import torch
+from torch import Tensor
+
+from spurless.core.errors import BadInput, did_you_mean
+from spurless.core.seeds import Seeds
+from spurless.data.grouped import Grouped, Splits, Transform
+from spurless.data.images import ImageFiles, read
+from spurless.data.splitting import assemble, name_groups, name_values, number_split
+
+FILE_COLUMNS = ("img_filename", "filename", "file", "path", "image", "image_path")
+"""Columns that are taken for file names unless the user says otherwise."""
+
+
+def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
+    path: str | Path,
+    *,
+    label: str,
+    root: str | Path | None = None,
+    file: str | None = None,
+    features: Sequence[str] | None = None,
+    attribute: str | Sequence[str] | None = None,
+    split: str | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    delimiter: str = ",",
+    stream: bool | None = None,
+    transform: Transform | None = None,
+    augment: Transform | None = None,
+) -> Splits:
+    """Load a CSV file.
+
+    It is a table of images if ``file`` is given or a column has one of the usual names (``FILE_COLUMNS``), unless
+    ``features`` is given; a table of numbers otherwise. Names of classes and attributes are the values of their
+    columns, numbered in natural order. Where no ``split`` column is named, or it names no val or no test row,
+    the missing splits are cut from train at random, stratified, 15 % of it for each.
+
+    Args:
+        path: the file, UTF-8, with a header.
+        label: the column of the class.
+        root: the folder that file names start from; by default the folder of the CSV file. None may leave it.
+        file: the column of image file names.
+        features: the columns of numbers; by default all that have a name and no other use.
+        attribute: the column of the attribute, or several to cross; an empty cell is an unknown attribute.
+        split: the column of the split: 0, 1, 2 or train, val, test.
+        size: resize the short side of images to this and cut the centre out; needed where they differ in size.
+        seed: of the split.
+        delimiter: between cells.
+        stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
+        transform: from a batch to what the model takes.
+        augment: before ``transform``, in training only.
+
+    Raises:
+        BadInput: the file, a column or a cell cannot be used; rows count as in a spreadsheet, the header is row 1.
+    """
+    path = Path(path)
+    attributes = [attribute] if isinstance(attribute, str) else list(attribute or ())
+    with _reading(path, delimiter) as lines:
+        table = _Table(path, lines)
+        file = _file_column(table, file, features, required=root is not None)
+        inputs: _Files | _Numbers
+        if file is not None:
+            inputs = _Files(table, Path(root or path.parent), file)
+        else:
+            inputs = _Numbers(table, features, {label, *attributes, *([split] if split else [])}, label)
+        cells = _Cells(table, label, attributes, split)
+        for number, row in table.rows():
+            cells.add(number, row)
+            inputs.add(number, row)
+
+    labels, y = name_values(cells.labels)
+    named = {column: name_values(values) for column, values in cells.attributes.items()}
+    codes = [a for _, a in named.values()] or [torch.full_like(y, -1)]
+    if not cells.labels:
+        raise BadInput("there are no rows under the header", where=path)
+    x = inputs.x if isinstance(inputs, _Numbers) else read(ImageFiles(inputs.paths, size), stream)
+    return assemble(
+        Grouped(
+            x,
+            y,
+            codes[0] if len(codes) == 1 else torch.stack(codes, dim=1),
+            name_groups(labels, {column: names for column, (names, _) in named.items()}),
+            transform,
+            augment,
+        ),
+        torch.tensor(cells.splits) if split else None,
+        seeds=Seeds(seed),
+        name=f"table {path.name}",
+        options={
+            "path": str(path),
+            "label": label,
+            "root": None if root is None else str(root),
+            "file": file,
+            "features": None if features is None else list(features),
+            "attribute": attributes,
+            "split": split,
+            "size": size,
+            "seed": seed,
+            "delimiter": delimiter,
+            "stream": stream,
+        },
+    )
+
+
+class _Table:
+    """The rows under a header, counted as a spreadsheet does."""
+
+    def __init__(self, path: Path, lines: Iterator[list[str]]) -> None:
+        self.path, self._lines = path, lines
+        self.header = [name.strip() for name in next(lines, [])]
+        if not any(self.header):
+            raise BadInput("the file has no header", where=path, expected="the names of the columns in row 1")
+        self._place = {name: i for i, name in enumerate(self.header)}
+        for name in self._place:
+            if name and self.header.count(name) > 1:
+                raise BadInput(f"two columns are called {name!r}", where=f"{path}, row 1", do="Rename one.")
+
+    def column(self, name: str) -> int:
+        """Return the place of a column."""
+        if not name or name not in self._place:
+            known = [column for column in self.header if column]
+            do = f"{did_you_mean(name, known)} Columns: {', '.join(known)}.".strip()
+            raise BadInput(f"no column is called {name!r}", where=self.path, do=do)
+        return self._place[name]
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the number and the cells of every row that is not blank."""
+        for number, row in enumerate(self._lines, start=2):
+            if len(row) == len(self.header):
+                yield number, row
+            elif row:
+                raise BadInput(
+                    "the row has the wrong number of cells",
+                    where=self.row(number),
+                    expected=len(self.header),
+                    got=len(row),
+                )
+
+    def row(self, number: int) -> str:
+        """Say where a row is."""
+        return f"{self.path}, row {number}"
+
+
+class _Cells:
+    """What the rows say of label, attributes and split."""
+
+    def __init__(self, table: _Table, label: str, attributes: Sequence[str], split: str | None) -> None:
+        self._table, self._label = table, table.column(label)
+        self._attributes = {name: table.column(name) for name in attributes}
+        self._split = None if split is None else table.column(split)
+        self._known: dict[str, int] = {}  # a split is understood once, not once per row
+        self.labels: list[str] = []
+        self.attributes: dict[str, list[str | None]] = {name: [] for name in attributes}
+        self.splits: list[int] = []
+
+    def add(self, number: int, row: list[str]) -> None:
+        text = row[self._label].strip()
+        if not text:
+            raise BadInput("the label is empty", where=self._table.row(number), do="Fill it in, or drop the row.")
+        self.labels.append(intern(text))
+        for name, place in self._attributes.items():
+            self.attributes[name].append(intern(row[place].strip()) or None)
+        if self._split is not None:
+            value = row[self._split]
+            if value not in self._known:
+                self._known[value] = number_split(value, self._table.row(number))
+            self.splits.append(self._known[value])
+
+
+class _Numbers:
+    """The features of the rows, as float32."""
+
+    def __init__(self, table: _Table, features: Sequence[str] | None, used: set[str], label: str) -> None:
+        self._table = table
+        # a column without a name is the index that pandas writes: as a feature it would give the row away
+        self.names = [n for n in table.header if n and n not in used] if features is None else list(features)
+        self._places = [table.column(name) for name in self.names]
+        if label in self.names:
+            raise BadInput(f"the label {label!r} is among the features", where=table.path)
+        if not self.names:
+            raise BadInput("no column is left for the features", where=table.path)
+        self._values = array("f")
+
+    def add(self, number: int, row: list[str]) -> None:
+        try:
+            values = array("f", [float(row[place]) for place in self._places])
+        except (ValueError, OverflowError):
+            raise self._bad(number, row) from None
+        if not all(map(isfinite, values)):
+            raise self._bad(number, row)
+        self._values.extend(values)
+
+    @property
+    def x(self) -> Tensor:
+        """The table, one row per example."""
+        return torch.frombuffer(self._values, dtype=torch.float32).view(-1, len(self.names))
+
+    def _bad(self, number: int, row: list[str]) -> BadInput:
+        name, text = next(
+            (n, row[p].strip()) for n, p in zip(self.names, self._places, strict=True) if not _fine(row[p])
+        )
+        what = f"{text!r} is not a finite number" if text else "the feature is empty"
+        return BadInput(
+            what,
+            where=f"{self._table.row(number)}, column {name!r}",
+            do="Mend it, or choose other columns by features=.",
+        )
+
+
+class _Files:
+    """The image files of the rows, none of which may lie outside the root."""
+
+    def __init__(self, table: _Table, root: Path, column: str) -> None:
+        if not root.is_dir():
+            raise BadInput("no such folder", where=root)
+        self._table, self._root, self._place = table, root.resolve(), table.column(column)
+        self._inside: set[Path] = set()  # a folder is resolved once, not once per file
+        self.paths: list[Path] = []
+
+    def add(self, number: int, row: list[str]) -> None:
+        name = row[self._place].strip()
+        path = self._root / name
+        if not name:
+            raise BadInput("the file name is empty", where=self._table.row(number))
+        if Path(name).is_absolute() or Path(os.path.normpath(name)).parts[:1] == ("..",):
+            raise self._leaves(number, name)
+        if not path.is_file():
+            raise BadInput(f"no such image file: {path}", where=self._table.row(number))
+        if path.parent not in self._inside:
+            if not path.parent.resolve().is_relative_to(self._root):
+                raise self._leaves(number, name)
+            self._inside.add(path.parent)
+        if path.is_symlink() and not path.resolve().is_relative_to(self._root):
+            raise self._leaves(number, name)
+        self.paths.append(path)
+
+    def _leaves(self, number: int, name: str) -> BadInput:
+        return BadInput(f"the path {name!r} leaves its root", where=self._table.row(number), expected=self._root)
+
+
+@contextmanager
+def _reading(path: Path, delimiter: str) -> Iterator[Iterator[list[str]]]:
+    """Open a CSV file, with its name in every error."""
+    if len(delimiter) != 1:
+        raise BadInput("the delimiter must be one character", got=repr(delimiter))
+    if not path.is_file():
+        raise BadInput("no such file", where=path, expected="a CSV file")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as text:
+            yield csv.reader(text, delimiter=delimiter)
+    except UnicodeDecodeError as error:
+        raise BadInput(f"the file is not UTF-8: {error}", where=path) from None
+    except csv.Error as error:
+        raise BadInput(f"the file is not CSV: {error}", where=path) from None
+
+
+def _file_column(table: _Table, file: str | None, features: Sequence[str] | None, required: bool) -> str | None:
+    """Return the column of file names, or None for a table of numbers."""
+    if features is not None:
+        if file is not None:
+            raise BadInput("file and features are both given", expected="one of them")
+        return None
+    usual = [name for name in FILE_COLUMNS if name in table.header]
+    if file is None and not usual and required:
+        raise BadInput("no column holds file names", where=table.path, do="Name it by file=, or leave root out.")
+    return file or (usual[0] if usual else None)
+
+
+def _fine(text: str) -> bool:
+    try:
+        return isfinite(array("f", [float(text)])[0])
+    except (ValueError, OverflowError):
+        return False

@@ -1,0 +1,43 @@
+"""The contract of a method: what it declares, and the one verb it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+from spurless.data.grouped import Splits
+from spurless.models.classifier import Classifier
+from spurless.train.run import Run
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a method is called, where it comes from, and which labels it may see."""
+
+    name: str
+    paper: str
+    summary: str
+    train_attributes: bool = False
+    val_labels: bool = False
+    val_attributes: bool = False
+    start: Literal["scratch", "trained"] = "scratch"
+    """``trained``: the method repairs a trained model; a fresh one is first trained by ERM."""
+
+
+class Method(Protocol):
+    """A way to train or repair a classifier.
+
+    ``presets`` are named after the experiment they come from; the first is the default. ``fit`` gets
+    the attributes it declared and nothing more, and returns the model it was given or another.
+    """
+
+    info: ClassVar[Info]
+    presets: ClassVar[Mapping[str, Any]]
+    config: Any
+
+    def __init__(self, config: Any) -> None:
+        """Take a configuration of the presets' type."""
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        """Train ``model`` on ``data``."""

@@ -1,0 +1,145 @@
+r"""DFR: keep the features, refit the last layer on data where every group counts the same.
+
+Kirichenko, Izmailov and Wilson, "Last Layer Re-Training is Sufficient for Robustness to Spurious Correlations",
+ICLR 2023, arXiv:2204.02937, section 6 (DFR-val, with the l1 penalty of appendix B).
+
+Half of the validation split chooses the strength C of the penalty by worst-group accuracy; then
+``refits`` models are fitted on group-balanced subsets of the whole validation split, and their
+coefficients are averaged.
+
+Deviations:
+    * scikit-learn's liblinear has no multinomial loss, so for more than two classes the penalty is l1 with the saga
+      solver; the paper's datasets with more classes use the same estimator one-vs-rest.
+    * The standardisation is folded into the weights, so that the result is an ordinary linear head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from spurless.core.errors import BadInput
+from spurless.core.seeds import Seeds
+from spurless.data.grouped import Splits
+from spurless.data.loader import Loader, in_order, subsampled
+from spurless.methods.base import Info
+from spurless.metrics.groupwise import group_table
+from spurless.models.classifier import Classifier
+from spurless.models.features import collect
+from spurless.train.evaluate import EVALUATION_BATCH
+from spurless.train.run import Run
+
+
+@dataclass(frozen=True)
+class DFRConfig:
+    """Values of the authors' code."""
+
+    strengths: tuple[float, ...] = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # C of the l1 penalty; REG in their code
+    refits: int = 20  # num_retrains
+
+
+DFR_WATERBIRDS = DFRConfig()
+
+
+class DFR:
+    """Refit the last layer on group-balanced validation data."""
+
+    info: ClassVar[Info] = Info(
+        "dfr",
+        "Kirichenko et al. 2023",
+        "refit the last layer on group-balanced validation data",
+        val_labels=True,
+        val_attributes=True,
+        start="trained",
+    )
+    presets: ClassVar[Mapping[str, DFRConfig]] = {"waterbirds": DFR_WATERBIRDS}
+
+    def __init__(self, config: DFRConfig = DFR_WATERBIRDS) -> None:
+        self.config = config
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        """Replace the head of ``model``."""
+        val, seeds = data.val, run.seeds.child("dfr")
+        if not isinstance(model.head, nn.Linear):
+            raise BadInput(
+                "DFR refits a linear head", got=type(model.head).__name__, do="Pass wrap(module, head=NAME)."
+            )
+        if int(val.counts[val.counts > 0].min()) < 2:
+            raise BadInput(
+                "DFR needs two examples of every group in the validation split",
+                got=f"{int(val.counts[val.counts > 0].min())} in the smallest",
+                do="Use a larger validation split, or a method that needs no groups.",
+            )
+        with run.timed("embed"):
+            model.to(run.device)
+            loader = Loader(val, in_order(len(val)), EVALUATION_BATCH, run.device, workers=run.workers)
+            features = collect(model, loader.batches())
+        with run.timed("refit"):
+            strength = self._choose(features, data, seeds, run)
+            weight, bias = self._average(features, data, strength, seeds, run)
+        with torch.no_grad():
+            model.head = nn.Linear(model.head.in_features, len(data.groups.labels))
+            model.head.weight.copy_(weight)
+            model.head.bias.copy_(bias)
+        return model
+
+    def _choose(self, features: Tensor, data: Splits, seeds: Seeds, run: Run) -> float:
+        """Return the penalty under which one half of validation serves the worst group of the other half best."""
+        val = data.val
+        first, second = halves(val.g, seeds)
+        scores = []
+        for i, strength in enumerate(self.config.strengths):
+            chosen = first[subsampled(val.g[first], seeds.child("tune"))(0)]
+            weight, bias = refit(features[chosen], val.y[chosen], strength, len(data.groups.labels))
+            pred = (features[second] @ weight.T + bias).argmax(dim=1)
+            scores.append(group_table(pred, val.y[second], val.a[second], val.groups).worst[0])
+            run.tell("refit", i + 1, len(self.config.strengths) + self.config.refits, "choosing the penalty")
+        return self.config.strengths[max(range(len(scores)), key=scores.__getitem__)]
+
+    def _average(
+        self, features: Tensor, data: Splits, strength: float, seeds: Seeds, run: Run
+    ) -> tuple[Tensor, Tensor]:
+        order, n = subsampled(data.val.g, seeds.child("refit")), len(self.config.strengths)
+        heads = []
+        for i in range(self.config.refits):
+            chosen = order(i)
+            heads.append(refit(features[chosen], data.val.y[chosen], strength, len(data.groups.labels)))
+            run.tell("refit", n + i + 1, n + self.config.refits, f"C = {strength:g}")
+        weights, biases = zip(*heads, strict=True)
+        return torch.stack(weights).mean(dim=0), torch.stack(biases).mean(dim=0)
+
+
+def halves(cells: Tensor, seeds: Seeds) -> tuple[Tensor, Tensor]:
+    """Return two random halves with the same share of every cell."""
+    generator = seeds.generator("halves")
+    first, second = [], []
+    for cell in torch.unique(cells):
+        members = (cells == cell).nonzero().flatten()
+        members = members[torch.randperm(len(members), generator=generator)]
+        first.append(members[: len(members) // 2])
+        second.append(members[len(members) // 2 :])
+    return torch.cat(first), torch.cat(second)
+
+
+def refit(features: Tensor, y: Tensor, strength: float, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of an l1-penalised logistic regression; features are standardised for it, and back."""
+    import sklearn
+    from sklearn.linear_model import LogisticRegression
+
+    mean, std = features.double().mean(dim=0), features.double().std(dim=0, correction=0)
+    std = torch.where(std > 0, std, 1.0)
+    scaled = ((features.double() - mean) / std).numpy()
+    binary = n_classes == 2
+    settings: dict[str, Any] = {"solver": "liblinear"} if binary else {"solver": "saga", "max_iter": 300, "tol": 1e-3}
+    renamed = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 8)
+    settings |= {"l1_ratio": 1.0} if renamed else {"penalty": "l1"}
+    fitted = LogisticRegression(C=strength, random_state=0, **settings).fit(scaled, y.numpy())
+    coefficients, intercept = torch.from_numpy(fitted.coef_), torch.from_numpy(fitted.intercept_)
+    if binary:
+        coefficients, intercept = torch.cat([-coefficients, coefficients]) / 2, torch.cat([-intercept, intercept]) / 2
+    weight = coefficients / std
+    return weight.float(), (intercept - weight @ mean).float()

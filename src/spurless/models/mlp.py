@@ -1,0 +1,55 @@
+"""MLP: linear layers with an activation between them; the fully connected nets of the learning-rate study.
+
+"Depth" counts linear layers, as in that study's code: depth 3 is two hidden layers and the head.
+Its nets have no biases, a width of 1024 for images and of 200 for synthetic data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from spurless.core.errors import BadInput
+from spurless.models.classifier import Classifier
+from spurless.models.shapes import Shape, flat_size
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """The net for synthetic data of the learning-rate study."""
+
+    depth: int = 3
+    """number of linear layers, the head among them"""
+    width: int = 200
+    activation: Literal["relu", "tanh"] = "relu"
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"option {name!r} of mlp is too small", expected="1 or more", got=getattr(self, name))
+
+
+@dataclass(frozen=True)
+class LinearConfig:
+    """One linear layer."""
+
+    bias: bool = True
+
+
+def mlp(input_shape: Shape, n_classes: int, config: MLPConfig) -> Classifier:
+    """Build the net; inputs of any shape are flattened."""
+    activation = {"relu": nn.ReLU, "tanh": nn.Tanh}[config.activation]
+    layers: list[nn.Module] = [nn.Flatten()]
+    size = flat_size(input_shape)
+    for _ in range(config.depth - 1):
+        layers += [nn.Linear(size, config.width, bias=config.bias), activation()]
+        size = config.width
+    return Classifier(nn.Sequential(*layers), nn.Linear(size, n_classes, bias=config.bias))
+
+
+def linear(input_shape: Shape, n_classes: int, config: LinearConfig) -> Classifier:
+    """Build a linear classifier of the raw input."""
+    return mlp(input_shape, n_classes, MLPConfig(depth=1, bias=config.bias))

@@ -1,0 +1,162 @@
+"""Weights: a model's parameters on disk, as safetensors, whole or not at all; pickles are not opened."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from spurless.core.errors import BadInput
+from spurless.core.records import unwritable
+from spurless.models.classifier import Classifier, head_places
+from spurless.models.masks import is_pruned, make_permanent
+
+
+def save_weights(path: Path | str, model: Classifier) -> None:
+    """Write a model's weights, replacing the file in one step; pruned weights are written as zeros.
+
+    The header says what :func:`weights_info` returns.
+
+    Raises:
+        BadInput: the place cannot be written.
+    """
+    path = Path(path)
+    if is_pruned(model):
+        model = deepcopy(model)
+        make_permanent(model)
+    # copies, because tied weights share memory, which the format does not know
+    tensors = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
+    info = {
+        "name": model.name,
+        "options": model.options,
+        "n_classes": model.n_classes if isinstance(model.head, nn.Linear) else None,
+        "head_path": model.head_path,
+        "trained": model.trained,
+    }
+    scratch = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, scratch, metadata={"format": "pt", "spurless": json.dumps(info, default=str)})
+        _sync(scratch)
+        scratch.replace(path)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise unwritable(path, error if isinstance(error, OSError) else OSError(str(error))) from None
+    with suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
+        _sync(path.parent)
+
+
+def load_weights(path: Path | str, model: Classifier) -> None:
+    """Read weights into a model, in place; nothing changes unless all of them fit.
+
+    The file may hold the names of the classifier, or those of the module that was wrapped.
+
+    Raises:
+        BadInput: the file is missing, is a pickle, or does not fit the model.
+    """
+    path = Path(path)
+    if is_pruned(model):
+        raise BadInput("the model is pruned", where=path, do="Load into a fresh model, then prune it.")
+    info = weights_info(path)
+    state = model.state_dict(keep_vars=True)
+    given = _fitting(load_file(path), model, state)
+    _complete_ties(given, state)
+    problems = _problems(given, state)
+    if problems:
+        raise BadInput(
+            f"the weights do not fit {model.name}: {'; '.join(problems)}",
+            where=path,
+            do=f"The file was saved from {info['name']!r}; build or wrap the same model." if "name" in info else "",
+        )
+    model.load_state_dict(given)
+    model.trained = bool(info.get("trained", True))
+
+
+def weights_info(path: Path | str) -> dict[str, Any]:
+    """Return what a file says of its model: name, options, n_classes, head_path, trained; nothing for a foreign one.
+
+    Raises:
+        BadInput: the file is missing, is a pickle, or is no safetensors file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput("no such file", where=path, expected="a .safetensors file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from None
+    try:
+        info = json.loads(metadata.get("spurless", "{}"))
+    except ValueError:
+        info = {}
+    return info if isinstance(info, dict) else {}
+
+
+def _fitting(tensors: dict[str, Tensor], model: Classifier, state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors under the classifier's names, whichever of the two namings fits better."""
+    if model.head_path is None:
+        return tensors
+    places = [f"{place}." for place in head_places(model.backbone)] or [""]
+    renamed = {}
+    for name, value in tensors.items():
+        place = next((place for place in places if name.startswith(place)), None)
+        renamed[f"backbone.{name}" if place is None else f"head.{name.removeprefix(place)}"] = value
+    return min((tensors, renamed), key=lambda names: len(names.keys() ^ state.keys()))
+
+
+def _complete_ties(given: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Add the names that a file left out because they share the tensor of one that it has."""
+    by_tensor = {id(state[name]): given[name] for name in given if name in state}
+    for name, parameter in state.items():
+        if name not in given and id(parameter) in by_tensor:
+            given[name] = by_tensor[id(parameter)]
+
+
+def _problems(given: dict[str, Tensor], state: dict[str, Any]) -> list[str]:
+    shapes = [
+        f"{name} is {tuple(given[name].shape)} and should be {tuple(value.shape)}"
+        for name, value in state.items()
+        if name in given and given[name].shape != value.shape
+    ]
+    found = [f"missing {_some(state.keys() - given.keys())}"] if state.keys() - given.keys() else []
+    found += [f"unexpected {_some(given.keys() - state.keys())}"] if given.keys() - state.keys() else []
+    return found + shapes[:5] + ([f"and {len(shapes) - 5} more of the wrong shape"] if len(shapes) > 5 else [])
+
+
+def _some(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")
+
+
+def _unreadable(path: Path, error: Exception) -> BadInput:
+    with path.open("rb") as file:
+        start = file.read(4)
+    pickled = start.startswith(b"PK\x03\x04") or (len(start) > 1 and start[0] == 0x80 and start[1] in range(2, 6))
+    if pickled:
+        return BadInput(
+            "the file is a pickle, which can run any code when it is opened, so it is not",
+            where=path,
+            expected="a .safetensors file",
+            do="Convert it once, if you trust where it came from: "
+            "model.load_state_dict(torch.load(path, weights_only=True)), then save_weights(new_path, wrap(model)).",
+        )
+    return BadInput(f"the file is not a whole safetensors file: {error}", where=path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,114 @@
+"""Wrapping: from any module with a linear head to a Classifier; the module itself is never changed."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import nn
+
+from spurless.core.errors import BadInput, did_you_mean
+from spurless.models.classifier import Classifier, Input, evaluating, first_line, linear_layers, take_head
+
+
+def wrap(
+    module: nn.Module, head: str | None = None, *, example: Input | None = None, trained: bool = True
+) -> Classifier:
+    """Split a copy of a module at its head, the linear layer that computes the logits.
+
+    Args:
+        module: a network of torchvision, timm or transformers, or any other that ends with a linear layer.
+        head: the name of that layer. By default what timm calls the classifier; else the linear
+            layer that runs last on ``example``; else the one that was added last.
+        example: a few inputs. With them the split is checked at once; without them, at the first
+            :meth:`Classifier.verify`.
+        trained: whether the weights are worth auditing.
+
+    Example:
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> model = wrap(net)
+        >>> model.head_path, model.features(torch.zeros(5, 4)).shape
+        ('3', torch.Size([5, 8]))
+
+    Raises:
+        BadInput: there is no such layer, it is not linear, or the module computes something after it.
+    """
+    if isinstance(module, Classifier):
+        return module
+    try:
+        copy = deepcopy(module)
+    except Exception as error:
+        raise BadInput(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
+    path = _find_head(copy, example) if head is None else head
+    layer = _layer(copy, path)
+    if path == "":
+        backbone: nn.Module = nn.Flatten()
+    else:
+        backbone = copy
+        take_head(copy, layer)
+    model = Classifier(
+        backbone, layer, name=type(module).__name__, options={"head": path}, trained=trained, head_path=path
+    )
+    if example is not None:
+        model.verify(example)
+    return model
+
+
+def _find_head(module: nn.Module, example: Input | None) -> str:
+    layers = linear_layers(module)
+    ask = getattr(module, "get_classifier", None)
+    claimed = ask() if callable(ask) else None
+    for name, layer in layers.items():
+        if layer is claimed:  # timm knows its own
+            return name
+    if example is not None:
+        layers = _in_order_of_use(module, layers, example)
+    if not layers:
+        raise BadInput(
+            f"{type(module).__name__} has no linear layer, so no head was found",
+            do="End the network with pooled features and an nn.Linear, or build Classifier(backbone, head) yourself.",
+        )
+    return list(layers)[-1]
+
+
+def _in_order_of_use(module: nn.Module, layers: dict[str, nn.Linear], example: Input) -> dict[str, nn.Linear]:
+    """Return the layers that run, by their first use: a head runs once, at the end."""
+    used: dict[str, nn.Linear] = {}
+    hooks = [
+        layer.register_forward_hook(lambda m, _inputs, _output, name=name: used.update({name: m}))
+        for name, layer in layers.items()
+    ]
+    try:
+        with evaluating(module), torch.no_grad():
+            module(**example) if isinstance(example, dict) else module(example)
+    except Exception as error:
+        raise BadInput(f"{type(module).__name__} cannot take this input: {first_line(error)}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return used
+
+
+def _layer(module: nn.Module, path: str) -> nn.Linear:
+    """Return the linear layer of that name, or say which there are."""
+    names = list(linear_layers(module))
+    candidates = f"Linear layers: {', '.join(names[-8:]) or 'none'}."
+    owner = type(module).__name__
+    try:
+        layer = module.get_submodule(path)
+    except AttributeError:
+        raise BadInput(
+            f"{owner} has no layer {path!r}", do=f"{did_you_mean(path, names)} {candidates}".strip()
+        ) from None
+    if not isinstance(layer, nn.Linear):
+        raise BadInput(
+            f"the layer {path!r} of {owner} cannot be a head",
+            expected="nn.Linear",
+            got=type(layer).__name__,
+            do=candidates,
+        )
+    if isinstance(layer, nn.LazyLinear):
+        raise BadInput(
+            f"the layer {path!r} of {owner} has no weights yet", do="Run the module once before wrapping it."
+        )
+    return layer

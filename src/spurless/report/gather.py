@@ -1,0 +1,82 @@
+"""Gather: from loose records to studies, one per dataset, of arms, one per method and configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spurless.core.records import Record
+from spurless.report.arms import Arm, Study
+
+SPELLING = {
+    "erm": "ERM",
+    "jtt": "JTT",
+    "dfr": "DFR",
+    "dcwp": "DCWP",
+    "avp": "AVP",
+    "lff": "LfF",
+    "group-dro": "Group DRO",
+    "masktune": "MaskTune",
+    "neurontune": "NeuronTune",
+}
+"""how a person writes a method; a name that is not here stays as it is"""
+
+
+def studies(records: Sequence[Record]) -> tuple[Study, ...]:
+    """Gather records into studies (one dataset each) of arms (one method and configuration each) over seeds.
+
+    Records with the same key are the same run and count once.
+    """
+    distinct = list({record.key or f"#{n}": record for n, record in enumerate(records)}.values())
+    by_data = _gather(distinct, lambda r: [r.data.get("name"), r.data.get("fingerprint")])
+    names = _tell_apart(
+        [str(run[0].data.get("name", "data")) for run in by_data], [_options(run[0]) for run in by_data]
+    )
+    return tuple(Study(name, _arms(runs)) for name, runs in zip(names, by_data, strict=True))
+
+
+def _gather(records: Sequence[Record], key: Callable[[Record], Any]) -> list[list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(json.dumps(key(record), sort_keys=True, default=str), []).append(record)
+    return list(found.values())
+
+
+def _arms(records: list[Record]) -> tuple[Arm, ...]:
+    runs = _gather(records, lambda r: [r.method, _settings(r)])
+    names = _tell_apart(
+        [SPELLING.get(run[0].method, run[0].method) for run in runs], [_settings(run[0]) for run in runs]
+    )
+    arms = [Arm(n, tuple(sorted(run, key=lambda r: r.seed))) for n, run in zip(names, runs, strict=True)]
+    first = next((arm for arm in arms if arm.method == "erm"), arms[0])
+    return (first, *(arm for arm in arms if arm is not first))
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    """Return everything but the seed that tells one arm from another, in the words a person would use."""
+    walk = {k if k not in record.config else f"train.{k}": v for k, v in record.train.items() if k != "seed"}
+    model = {k: v for k, v in record.model.items() if k != "parameters"}
+    return {**record.config, **walk, "model": model, "selection": record.selection}
+
+
+def _options(record: Record) -> dict[str, Any]:
+    options = record.data.get("options")
+    return {**(options if isinstance(options, dict) else {}), "fingerprint": record.data.get("fingerprint")}
+
+
+def _tell_apart(names: list[str], settings: list[dict[str, Any]]) -> list[str]:
+    """Add to equal names the settings in which they differ, and a number where even those are equal."""
+    full = []
+    for name, mine in zip(names, settings, strict=True):
+        twins = [other for n, other in zip(names, settings, strict=True) if n == name]
+        differing = [
+            k for k in mine if any(json.dumps(o.get(k), default=str) != json.dumps(mine[k], default=str) for o in twins)
+        ]
+        spoken = ", ".join(f"{k} {_brief(mine[k])}" for k in differing[:2])
+        full.append(f"{name} ({spoken})" if spoken else name)
+    return [n if full.count(n) == 1 else f"{n} #{full[: i + 1].count(n)}" for i, n in enumerate(full)]
+
+
+def _brief(value: Any) -> str:
+    return str(value.get("name", value)) if isinstance(value, dict) else str(value)

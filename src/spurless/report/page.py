@@ -1,0 +1,194 @@
+"""Page: records in, one self-contained HTML file out; it asks nothing of any network."""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from spurless.core.errors import BadInput
+from spurless.core.records import Record, unwritable
+from spurless.report.arms import Study, size_of
+from spurless.report.charts import MANY_GROUPS, Chart, before_after, by_group, curves, heat_map, look, shown_groups
+from spurless.report.summary import Summary, limits, summarise, supervision
+from spurless.report.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
+from spurless.report.words import listed, name, percent, plural, signed, span
+
+TEMPLATES = Path(__file__).parent / "templates"
+MANY_ARMS = 6
+"""with more, the comparisons are folded, so that the verdict is no wall of text"""
+PNG = b"\x89PNG\r\n\x1a\n"
+UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image to show: PNG bytes or a path to them, with words for those who cannot see it."""
+
+    title: str
+    caption: str
+    png: bytes | Path | str
+    alt: str
+
+
+def write_report(
+    path: Path | str, records: Sequence[Record], *, title: str | None = None, pictures: Sequence[Picture] = ()
+) -> Path:
+    """Write one page about the records and return its path; the file appears whole or not at all.
+
+    Raises:
+        BadInput: there are no records, a picture is no PNG, or the place cannot be written.
+    """
+    if not records:
+        raise BadInput("there is nothing to report", expected="at least one record", do="Run spurless fit first.")
+    path = Path(path)
+    _replace(path, render(records, title=title, pictures=pictures).encode("utf-8", "replace"))
+    return path
+
+
+def render(records: Sequence[Record], *, title: str | None = None, pictures: Sequence[Picture] = ()) -> str:
+    """Return the page as text; the same records give the same text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    house = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    house.filters["tight"] = _tight
+    summaries = summarise(records)
+    chapters = [_chapter(summary) for summary in summaries]
+    charts = [chart for chapter in chapters for chart in chapter["charts"]]
+    for number, chart in enumerate(charts):
+        chart["id"] = f"chart-{number}"
+    return house.get_template("page.html").render(
+        title=name(title, 120) if title else _title(summaries),
+        chapters=chapters,
+        record_count=len(records),
+        pictures=[{"title": p.title, "caption": p.caption, "alt": p.alt, "src": _data_uri(p)} for p in pictures],
+        charts=Markup(embed({chart["id"]: chart["spec"] for chart in charts})),
+        records=Markup(embed("".join(record.to_json() + "\n" for record in records))),
+        style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
+        script=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
+        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+    )
+
+
+def embed(value: object) -> str:
+    r"""Return JSON that can stand inside a script element, whatever strings it holds.
+
+    Example:
+        >>> print(embed("</script>"))
+        "\u003c/script\u003e"
+    """
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).translate(UNSAFE)
+
+
+def _chapter(summary: Summary) -> dict[str, Any]:
+    study = summary.study
+    folded = list(summary.findings[1 : len(study.arms)]) if len(study.arms) > MANY_ARMS else []
+    many, shown = len(study.groups) > MANY_GROUPS, shown_groups(study)
+    maps = [(name(arm.name), heat_map(study, arm)) for arm in (study.baseline, *study.best[:1])] if many else []
+    figures: dict[str, list[dict[str, Any]]] = {
+        "before": [_figure("", before_after(study))],
+        "groups": [_figure("", by_group(study))],
+        "maps": [_figure(title, chart) for title, chart in maps],
+        "curves": [_figure(title, chart) for title, chart in curves(study)],
+    }
+    figures = {place: [f for f in found if f] for place, found in figures.items()}
+    return {
+        "name": name(study.name),
+        "about": _about(study),
+        "summary": summary,
+        "findings": [f for f in summary.findings if f not in folded],
+        "folded": folded,
+        "stats": _stats(study),
+        "arms": [
+            {"name": name(a.name), "look": look(i), "supervision": supervision(a), "facts": run_facts(a)}
+            for i, a in enumerate(study.arms)
+        ],
+        "several": any(len(arm.records) > 1 for arm in study.arms),
+        "figures": figures,
+        "charts": [f for found in figures.values() for f in found],
+        "shown": group_rows(study, shown if many else list(study.groups)),
+        "rest": group_rows(study, list(study.groups)) if many else [],
+        "metrics": metric_rows(study),
+        "supervision": supervision_rows(study),
+        "data": data_facts(study),
+        "warnings": warnings(study),
+        "limits": limits(study),
+    }
+
+
+def _figure(title: str, chart: Chart | None) -> dict[str, Any]:
+    return {"title": title, "spec": chart.spec, "height": chart.height, "alt": chart.alt} if chart else {}
+
+
+def _stats(study: Study) -> list[dict[str, str]]:
+    """Return the two numbers that the verdict is about, before and after."""
+    arm = study.best[0] if study.best else study.baseline
+    found = []
+    for word, change in (("Worst group", study.change(arm)), ("Average", study.average_change(arm))):
+        alone = arm is study.baseline
+        found.append(
+            {
+                "word": word,
+                "before": "" if alone else percent(change.before.mean),
+                "after": percent(change.after.mean),
+                "change": "" if alone else signed(change.points),
+                "intervals": span(change.after) if alone else f"{span(change.before)}, then {span(change.after)}",
+                "who": name(arm.name) if alone else f"{name(study.baseline.name)} to {name(arm.name)}",
+            }
+        )
+    return found
+
+
+def _about(study: Study) -> str:
+    seeds = sorted({seed for arm in study.arms for seed in arm.seeds})
+    size = size_of(study.baseline.records[0])
+    parts = [plural(len(study.arms), "method"), plural(len(seeds), "seed"), plural(len(study.groups), "group")]
+    return ", ".join([*parts, plural(size, "test example")])
+
+
+def _title(summaries: Sequence[Summary]) -> str:
+    return f"Shortcuts in {listed([name(s.study.name, 40) for s in summaries[:3]])}"
+
+
+def _tight(text: str) -> str:
+    """Keep a number and its unit on one line."""
+    return text.replace(" %", "\u00a0%").replace("n = ", "n\u00a0=\u00a0").replace(" point", "\u00a0point")
+
+
+def _data_uri(picture: Picture) -> str:
+    try:
+        data = picture.png if isinstance(picture.png, bytes) else Path(picture.png).read_bytes()
+    except OSError as error:
+        raise BadInput(f"the picture cannot be read: {error.strerror or error}", where=picture.png) from None
+    if not data.startswith(PNG):
+        raise BadInput("the picture is not a PNG", where=f"picture {picture.title!r}", do="Save it as PNG.")
+    return "data:image/png;base64," + b64encode(data).decode()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name[:40]}.{token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise unwritable(path, error) from None

@@ -1,0 +1,77 @@
+"""Checkpoints: one file per stage of a run, replaced whole, read without pickle."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spurless.core.errors import BadInput
+from spurless.core.records import unwritable
+
+
+@dataclass
+class Checkpoints:
+    """The folder of one run. A stage that is done is loaded, one that was cut short is continued.
+
+    ``key`` names the run by content: a folder that holds another run's stages is refused, never mixed.
+    """
+
+    folder: Path
+    key: str
+    seconds: float = 30.0
+    """Least time between two saves; a stage's end is always saved."""
+    _last: dict[str, float] = field(default_factory=dict)
+
+    def due(self, stage: str) -> bool:
+        """Return whether it is time to save."""
+        return time.monotonic() - self._last.setdefault(stage, time.monotonic()) >= self.seconds
+
+    def save(self, stage: str, state: dict[str, Any]) -> None:
+        """Replace the stage's file; a kill at any moment leaves the old or the new one."""
+        path = self._path(stage)
+        temporary = path.with_suffix(".tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                torch.save({"key": self.key, **state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except (OSError, RuntimeError) as error:
+            temporary.unlink(missing_ok=True)
+            raise unwritable(path, error if isinstance(error, OSError) else OSError(str(error))) from None
+        self._last[stage] = time.monotonic()
+
+    def load(self, stage: str) -> dict[str, Any] | None:
+        """Return what the stage saved last, or nothing."""
+        path = self._path(stage)
+        if not path.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise BadInput(
+                f"the checkpoint cannot be read: {error}", where=path, do="Delete it to start anew."
+            ) from None
+        if state.get("key") != self.key:
+            raise BadInput(
+                "the checkpoint belongs to another run (other data, model, method, settings or seed)",
+                where=path,
+                do="Choose another --out folder, or delete it.",
+            )
+        return state
+
+    def clear(self) -> None:
+        """Remove every stage, once the run is recorded."""
+        for path in [*self.folder.glob("stage-*.pt"), *self.folder.glob("stage-*.tmp")]:
+            path.unlink(missing_ok=True)
+        if self.folder.exists() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _path(self, stage: str) -> Path:
+        return self.folder / f"stage-{stage}.pt"

@@ -1,0 +1,35 @@
+"""Evaluation: logits of a whole split, in order, and the group table they make."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spurless.data.grouped import Grouped
+from spurless.data.loader import CPU, Loader, in_order
+from spurless.metrics.groupwise import GroupTable, group_table
+
+EVALUATION_BATCH = 512
+
+
+@torch.no_grad()
+def logits(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
+    """Return the logits of every example, in order, on the CPU; the model's mode is left as it was."""
+    was_training = model.training
+    model.eval()
+    loader = Loader(split, in_order(len(split)), EVALUATION_BATCH, device, workers=workers)
+    try:
+        parts = [model(batch.x) for batch in loader.batches()]
+    finally:
+        model.train(was_training)
+    return torch.cat(parts).float().cpu()
+
+
+def predict(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
+    """Return the predicted label of every example, in order."""
+    return logits(model, split, device, workers).argmax(dim=1)
+
+
+def evaluate(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> GroupTable:
+    """Return the accuracy of ``model`` in every group of ``split``."""
+    return group_table(predict(model, split, device, workers), split.y.cpu(), split.a.cpu(), split.groups)

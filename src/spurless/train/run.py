@@ -1,0 +1,169 @@
+"""Run: what a method is given besides model and data: device, seeds, settings, progress, checkpoints, selection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from spurless.core.errors import BadInput
+from spurless.core.seeds import Seeds
+from spurless.data.grouped import Grouped
+from spurless.data.loader import Loader, Order
+from spurless.train.checkpoint import Checkpoints
+from spurless.train.config import TrainConfig
+
+Progress: TypeAlias = Callable[[str, int, int, str], None]
+"""Called with stage, step, total steps and a short word on how it goes; never more than ten times a second."""
+
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
+
+
+@dataclass
+class Run:
+    """One method on one dataset with one seed."""
+
+    train: TrainConfig = field(default_factory=TrainConfig)
+    seeds: Seeds = field(default_factory=Seeds)
+    fabric: Any = None
+    """Lightning Fabric: where the tensors live and how processes talk; made by :func:`start`."""
+    score: Callable[[nn.Module], float] | None = None
+    """The selection criterion on the validation split; None keeps the last epoch."""
+    checkpoints: Checkpoints | None = None
+    progress: Progress | None = None
+    workers: int = 0
+    precision: str = "32-true"
+    graph: bool = True
+    """Capture the step as a CUDA graph where it can be."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    _told: float = 0.0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model and the batches live."""
+        return torch.device(self.fabric.device)
+
+    @property
+    def world(self) -> int:
+        """How many processes train together."""
+        return int(self.fabric.world_size)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes and prints."""
+        return bool(self.fabric.is_global_zero)
+
+    def loader(self, split: Grouped, order: Order, batch_size: int | None = None) -> Loader:
+        """Return training batches of a split on this run's device; with several processes, this one's share."""
+        return Loader(
+            split,
+            order,
+            batch_size or self.train.batch_size,
+            self.device,
+            training=True,
+            workers=self.workers,
+            rank=int(self.fabric.global_rank),
+            world=self.world,
+        )
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add a tensor up over the processes that train together."""
+        return values if self.world == 1 else cast(Tensor, self.fabric.all_reduce(values, reduce_op="sum"))
+
+    def tell(self, stage: str, step: int, total: int, word: str = "") -> None:
+        """Report progress, at most ten times a second and at the end."""
+        now = time.monotonic()
+        if self.progress is not None and self.is_main and (now - self._told > 0.1 or step == total):
+            self._told = now
+            self.progress(stage, step, total, word)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the seconds of a stage."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begin
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where and how the arithmetic is done; none of it changes what is computed, beyond rounding."""
+
+    device: str = "auto"
+    """auto (CUDA where there is one), cpu, cuda or cuda:NUMBER."""
+    devices: int = 1
+    strategy: str = "auto"
+    """How several devices train one model: any strategy of Lightning Fabric, such as ddp."""
+    precision: str = "auto"
+    """auto is plain float32; bf16-mixed and 16-mixed are faster on large networks."""
+    workers: int = 0
+    """Processes that read streamed data."""
+    graph: bool = True
+    """Capture the training step as a CUDA graph where it can be."""
+
+
+def start(engine: Engine, seed: int, train: TrainConfig, checkpoints: Checkpoints | None = None) -> Run:
+    """Make a run: find the device, set the precision, and start the other processes where several are asked for."""
+    return Run(
+        train=train,
+        seeds=Seeds(seed),
+        fabric=_fabric(engine),
+        checkpoints=checkpoints,
+        workers=engine.workers,
+        precision="32-true" if engine.precision == "auto" else engine.precision,
+        graph=engine.graph,
+    )
+
+
+def is_main_process() -> bool:
+    """Return whether this process is the one that writes and prints, where several train together."""
+    import torch.distributed as together
+
+    return not (together.is_available() and together.is_initialized()) or together.get_rank() == 0
+
+
+@lru_cache
+def _fabric(engine: Engine) -> Any:
+    """Make Fabric once per engine: its other processes are started once, whatever the number of runs."""
+    if engine.precision not in PRECISIONS:
+        raise BadInput(f"no precision is called {engine.precision!r}", expected=", ".join(PRECISIONS))
+    if engine.devices < 1 or engine.workers < 0:
+        raise BadInput("devices must be at least 1 and workers not negative", got=f"{engine.devices}, {engine.workers}")
+    accelerator, index = _accelerator(engine.device)
+    from lightning.fabric import Fabric
+
+    try:
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=[index] if index is not None else engine.devices,
+            strategy=engine.strategy,
+            precision="32-true" if engine.precision == "auto" else cast(Any, engine.precision),  # checked above
+        )
+    except (ValueError, RuntimeError) as error:
+        raise BadInput(f"these devices cannot be set up: {error}", got=engine) from None
+    if engine.devices > 1:
+        fabric.launch()
+    return fabric
+
+
+def _accelerator(device: str) -> tuple[str, int | None]:
+    """Read ``auto``, ``cpu``, ``cuda`` or ``cuda:1``."""
+    name, _, number = device.partition(":")
+    if name == "auto":
+        return ("cuda" if torch.cuda.is_available() else "cpu"), None
+    if name not in ("cpu", "cuda") or (number and not number.isdigit()):
+        raise BadInput(f"no device is called {device!r}", expected="auto, cpu, cuda or cuda:NUMBER")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadInput("CUDA was asked for, and there is no CUDA device here", do="Use --device cpu, or auto.")
+    if number and int(number) >= torch.cuda.device_count():
+        raise BadInput(f"there is no {device!r} here", expected=f"0 to {torch.cuda.device_count() - 1}")
+    return name, int(number) if number else None

@@ -1,0 +1,190 @@
+"""Steps: one batch forward, one gradient back, one update; eager, or captured once and replayed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from spurless.core.errors import SpurlessWarning
+from spurless.data.grouped import Batch
+from spurless.data.loader import Loader
+from spurless.train.config import TrainConfig, learning_rate
+from spurless.train.run import Run
+
+Objective: TypeAlias = Callable[[nn.Module, Batch], Tensor]
+"""A method's idea of what to minimise on one batch. It never steps; what it remembers lives in ``Stage.memory``."""
+
+WARM_UP = 3
+"""Eager steps before a capture; they count as training."""
+WORTH_CAPTURING = 30
+"""Fewer steps than this are over before a capture pays."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One call of the loop: its name, unique within the run, and what is particular to it."""
+
+    name: str = "train"
+    config: TrainConfig | None = None
+    """Settings, if other than the run's."""
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors that the objective changes in place; saved and restored with the weights."""
+    static: bool = False
+    """A promise that the objective is the same tensor program on every batch (no Python state, no look at a
+    value), so that on CUDA the whole step may be captured as a graph."""
+    select: bool = True
+    """Keep the epoch that the run's criterion likes best; False for a stage that must not look."""
+
+
+class Steps:
+    """The steps of one stage, each launched by the host. ``loss`` adds the losses of the epoch up, on the device."""
+
+    def __init__(self, model: nn.Module, loader: Loader, objective: Objective, run: Run, stage: Stage) -> None:
+        self.model, self.loader, self.objective, self.run, self.stage = model, loader, objective, run, stage
+        self.config = stage.config or run.train
+        self.per_epoch = loader.steps()
+        self.total = self.config.steps or self.config.epochs * self.per_epoch
+        self.loss = torch.zeros((), device=run.device)
+        model.train()
+        model.to(run.device)
+        if run.device.type == "cuda" and any(p.dim() == 4 for p in model.parameters()):
+            model.to(memory_format=torch.channels_last)  # what tensor cores want
+        self.module, self.optimiser = run.fabric.setup(model, make_optimiser(model, self.config, run.device))
+        if hasattr(model, "features"):
+            self.module.mark_forward_method("features")
+
+    def epoch(self, epoch: int, start: int, step: int) -> Iterator[None]:
+        """Make the steps of an epoch from batch ``start`` on, the first of which is step number ``step``."""
+        for batch in self.loader.batches(epoch, start):
+            self.set_rate(step)
+            self.make(batch)
+            step += 1
+            yield
+
+    def make(self, batch: Batch) -> None:
+        """Make one step."""
+        loss = self.objective(self.module, batch)
+        self.optimiser.zero_grad()
+        self.run.fabric.backward(loss)
+        if self.config.clip is not None:
+            self.run.fabric.clip_gradients(
+                self.module, self.optimiser, max_norm=self.config.clip, error_if_nonfinite=False
+            )
+        self.optimiser.step()
+        self.loss += loss.detach()
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of step number ``step``."""
+        return learning_rate(self.config, step, self.total, self.per_epoch)
+
+    def set_rate(self, step: int) -> None:
+        """Set the learning rate of step number ``step``."""
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(self.rate(step))
+            else:
+                group["lr"] = self.rate(step)
+
+
+class GraphedSteps(Steps):
+    """The whole step, from indices to updated weights, captured once as a CUDA graph and replayed.
+
+    The indices and learning rates of an epoch lie in tables on the device, and a counter there walks
+    through them, so that the host does nothing per step but replay.
+    """
+
+    def __init__(self, model: nn.Module, loader: Loader, objective: Objective, run: Run, stage: Stage) -> None:
+        super().__init__(model, loader, objective, run, stage)
+        rows, _ = loader.table(0)
+        self.rows = torch.zeros(rows.shape, dtype=torch.long, device=run.device)
+        self.rates = torch.zeros(len(rows), device=run.device)
+        self.counter = torch.zeros(1, dtype=torch.long, device=run.device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warm = 0
+
+    def epoch(self, epoch: int, start: int, step: int) -> Iterator[None]:
+        """Make the steps of an epoch; the last, shorter batch is made eagerly."""
+        rows, rest = self.loader.table(epoch)
+        self.rows.copy_(rows)
+        self.rates.copy_(torch.tensor([self.rate(step - start + row) for row in range(len(rows))]))
+        self.counter.fill_(start)
+        for _ in range(start, len(rows)):
+            self._advance()
+            yield
+        if len(rest) and start <= len(rows):
+            self.set_rate(step - start + len(rows))
+            self.make(self.loader.gather(rest.to(self.run.device)))
+            yield
+
+    def _advance(self) -> None:
+        """Replay; before that, warm up and capture."""
+        if self.graph is None and self.warm == WARM_UP:
+            self._capture()
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        self.warm += 1
+        aside = torch.cuda.Stream(self.run.device)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            self._body()
+        torch.cuda.current_stream().wait_stream(aside)
+
+    def _capture(self) -> None:
+        self.optimiser.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._body()
+            self.graph = graph
+        except RuntimeError as error:
+            warnings.warn(
+                f"The step could not be captured as a CUDA graph and runs eagerly ({str(error).splitlines()[0]}). "
+                "A stage whose objective looks at values must not be static.",
+                SpurlessWarning,
+                stacklevel=2,
+            )
+
+    def _body(self) -> None:
+        """The step as a static program: everything it needs to know is on the device."""
+        rate = self.rates[self.counter].squeeze(0)
+        for group in self.optimiser.param_groups:
+            group["lr"].copy_(rate)
+        self.make(self.loader.gather(self.rows[self.counter].squeeze(0)))
+        self.counter += 1
+
+
+def steps_of(model: nn.Module, loader: Loader, objective: Objective, run: Run, stage: Stage) -> Steps:
+    """Return captured steps where that is possible and pays, else eager ones."""
+    kind = GraphedSteps if stage.static and can_capture(loader, run, stage.config or run.train) else Steps
+    return kind(model, loader, objective, run, stage)
+
+
+def can_capture(loader: Loader, run: Run, config: TrainConfig) -> bool:
+    """Return whether a step over this loader can be captured, and whether it pays."""
+    split = loader.split
+    still = all(part is None or getattr(part, "static", False) for part in (split.augment, split.transform))
+    possible = run.device.type == "cuda" and run.world == 1 and run.precision in ("32-true", "bf16-mixed")
+    full = len(loader.table(0)[0])
+    pays = full > 0 and (config.steps or config.epochs * full) > WORTH_CAPTURING
+    return run.graph and possible and pays and still and not split.streamed
+
+
+def make_optimiser(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+    """Return the optimiser of the parameters that are trained.
+
+    On CUDA the update is fused and the learning rate is a tensor, so that a captured graph can follow a schedule.
+    """
+    weights = [p for p in model.parameters() if p.requires_grad]
+    cuda = device.type == "cuda"
+    lr: Any = torch.tensor(config.lr, device=device) if cuda else config.lr
+    if config.optimiser == "sgd":
+        return torch.optim.SGD(weights, lr, config.momentum, weight_decay=config.weight_decay, fused=cuda or None)
+    kind = torch.optim.Adam if config.optimiser == "adam" else torch.optim.AdamW
+    betas = (config.momentum, config.beta2)
+    return kind(weights, lr, betas, weight_decay=config.weight_decay, capturable=cuda, fused=cuda or None)

@@ -1,0 +1,100 @@
+"""What every embedded dataset promises, checked for every row of the table."""
+
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import spurless.data
+from spurless.core.errors import BadInput, UnknownName
+from spurless.data import DATASETS, Dataset, Splits, check_splits, dataset_named, load
+
+SMALL: dict[str, dict[str, Any]] = {"moon-star": {"per_class": 30, "val_per_class": 10, "test_per_class": 10}}
+
+every_dataset = pytest.mark.parametrize("name", list(DATASETS))
+
+
+def small(name: str, **options: Any) -> Splits:
+    return load(name, **SMALL.get(name, {}), **options)
+
+
+@every_dataset
+def test_every_field_of_the_card_is_filled(name: str) -> None:
+    card = DATASETS[name].card
+    assert card.name == name
+    assert all(getattr(card, field.name).strip() for field in fields(card))
+
+
+@every_dataset
+def test_the_splits_can_be_trained_on_and_share_their_groups(name: str) -> None:
+    data = check_splits(small(name))
+    assert data.train.groups == data.val.groups == data.test.groups == data.groups
+    assert all(split.has_attributes for split in (data.train, data.val, data.test))
+    assert (data.train.class_counts > 0).all()
+
+
+@every_dataset
+def test_the_splits_carry_their_name_and_options(name: str) -> None:
+    data, config = small(name, seed=3), DATASETS[name].config(**SMALL.get(name, {}), seed=3)
+    assert data.name == name
+    assert data.options == asdict(config)
+
+
+@every_dataset
+def test_the_default_config_is_the_default_of_the_function(name: str) -> None:
+    make: Any = DATASETS[name].make
+    assert make().options == asdict(DATASETS[name].config())
+
+
+@every_dataset
+def test_same_seed_same_bytes_other_seed_other_bytes(name: str) -> None:
+    first, again, other = small(name, seed=0), small(name, seed=0), small(name, seed=1)
+    assert first.fingerprint() == again.fingerprint()
+    for split in ("train", "val", "test"):
+        assert getattr(first, split).fingerprint() != getattr(other, split).fingerprint()
+
+
+@every_dataset
+def test_the_global_generators_are_not_moved(name: str) -> None:
+    before, before_numpy = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002 - it is the global state that is watched
+    small(name)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert np.array_equal(np.random.get_state()[1], before_numpy)  # type: ignore[index]  # noqa: NPY002
+
+
+@every_dataset
+def test_an_unknown_option_is_refused_by_name(name: str) -> None:
+    with pytest.raises(BadInput, match=f"dataset '{name}' has no option 'sead'.*Did you mean 'seed'"):
+        load(name, sead=1)
+
+
+def test_options_are_converted_from_words() -> None:
+    data = load("colored-digits", conflicting="0.05", val_conflicting="none", seed="2")
+    assert (data.options["conflicting"], data.options["val_conflicting"], data.options["seed"]) == (0.05, None, 2)
+
+
+def test_every_dataset_file_is_in_the_table() -> None:
+    stems = {path.stem for path in Path(spurless.data.__path__[0]).glob("*.py")} - {"__init__"}
+    modules = [import_module(f"spurless.data.{stem}") for stem in sorted(stems)]
+    found = [module.DATASET for module in modules if isinstance(getattr(module, "DATASET", None), Dataset)]
+    assert {dataset.card.name for dataset in found} == set(DATASETS)
+    assert len(found) == len(DATASETS)
+
+
+def test_a_typo_is_answered_with_a_suggestion() -> None:
+    with pytest.raises(UnknownName, match=r"No dataset is called 'coloured-digits'\. Did you mean 'colored-digits'\?"):
+        dataset_named("coloured-digits")
+    with pytest.raises(UnknownName, match="No dataset is called 'planed'"):
+        load("planed")
+
+
+def test_importing_the_table_imports_nothing_heavy() -> None:
+    program = "import sys, spurless.data; print([m for m in ('sklearn', 'scipy', 'torchvision') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

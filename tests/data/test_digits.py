@@ -1,0 +1,180 @@
+"""The shared machinery of the digit sets, on images small enough to check by eye."""
+
+import pytest
+import torch
+
+from spurless.core.errors import BadInput
+from spurless.core.seeds import Seeds
+from spurless.data.colored_digits import CARD
+from spurless.data.digits import (
+    PALETTE,
+    SEVERITY_STD,
+    Corner,
+    assign,
+    check_share,
+    colour,
+    load_digits_28,
+    pair,
+    patch,
+    split_digits,
+)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_there_are_1797_digits_with_the_class_counts_of_scikit_learn() -> None:
+    images, y = load_digits_28()
+    assert images.shape == (1797, 28, 28)
+    assert images.dtype == torch.uint8
+    assert torch.bincount(y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_at_their_own_size_the_digits_are_only_scaled_to_255() -> None:
+    from sklearn.datasets import load_digits
+
+    raw = torch.from_numpy(load_digits().images).long()  # 0 to 16
+    assert torch.equal(load_digits_28(8)[0].long(), (raw * 255 + 8) // 16)
+
+
+@pytest.mark.parametrize("size", [16, 28, 33])
+def test_resizing_agrees_with_torch(size: int) -> None:
+    from sklearn.datasets import load_digits
+
+    raw = torch.from_numpy(load_digits().images) * 255 / 16
+    reference = torch.nn.functional.interpolate(raw[:, None], size=(size, size), mode="bilinear")[:, 0]
+    assert (load_digits_28(size)[0] - reference).abs().max() <= 0.5 + 1e-9  # one rounding apart
+
+
+def test_a_size_under_the_originals_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"size must be at least the 8 pixels of the originals \(got 7\)"):
+        load_digits_28(7)
+
+
+def test_the_splits_are_a_partition_of_1000_297_and_500() -> None:
+    _, y = load_digits_28()
+    parts = split_digits(y, Seeds(0))
+    assert [len(part) for part in parts] == [1000, 297, 500]
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(1797))
+
+
+def test_every_class_is_shared_out_alike() -> None:
+    _, y = load_digits_28()
+    total = torch.bincount(y)
+    for part, size in zip(split_digits(y, Seeds(0)), (1000, 297, 500), strict=True):
+        assert ((torch.bincount(y[part]) - total * size / 1797).abs() < 1.01).all()
+
+
+def test_the_seed_decides_the_split() -> None:
+    _, y = load_digits_28()
+    first, again, other = (split_digits(y, Seeds(seed))[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_sizes_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"must be positive and add up \(expected 4, got \(1, 1, 1\)\)"):
+        split_digits(torch.tensor([0, 0, 1, 1]), Seeds(0), sizes=(1, 1, 1))
+
+
+def test_conflicting_counts_are_exact_in_every_class() -> None:
+    y = torch.tensor([0] * 40 + [1] * 100 + [2] * 7)
+    a = assign(y, 3, 0.1, generator())
+    assert [int((a[y == label] != label).sum()) for label in range(3)] == [4, 10, 1]  # 0.1 * 7 rounds to 1
+
+
+def test_conflicting_examples_are_spread_evenly_over_the_other_attributes() -> None:
+    y = torch.zeros(100, dtype=torch.long)
+    a = assign(y, 10, 0.2, generator())  # 20 over 9 others: two each, and two of them three
+    counts = torch.bincount(a, minlength=10)
+    assert counts[0] == 80
+    assert sorted(counts[1:].tolist()) == [2] * 7 + [3] * 2
+
+
+@pytest.mark.parametrize("n", range(10, 31))
+def test_nine_in_ten_conflicting_is_unbiased(n: int) -> None:
+    counts = torch.bincount(assign(torch.full((n,), 3), 10, 0.9, generator()), minlength=10)
+    assert counts.sum() == n
+    assert counts.max() - counts.min() <= 1
+
+
+def test_no_share_and_the_whole_share() -> None:
+    y = torch.tensor([0, 1, 1, 0])
+    assert torch.equal(assign(y, 2, 0.0, generator()), y)
+    assert torch.equal(assign(y, 2, 1.0, generator()), 1 - y)
+
+
+def test_chance_decides_who_conflicts() -> None:
+    y = torch.zeros(100, dtype=torch.long)
+    assert not torch.equal(assign(y, 2, 0.1, generator(0)), assign(y, 2, 0.1, generator(1)))
+
+
+@pytest.mark.parametrize(("y", "n"), [([0, 2], 2), ([0], 1)])
+def test_a_label_without_an_attribute_is_refused(y: list[int], n: int) -> None:
+    with pytest.raises(BadInput, match=f"every label needs an attribute of its own, and another .got {n} attributes"):
+        assign(torch.tensor(y), n, 0.5, generator())
+
+
+def test_colour_multiplies_the_grey_digit_by_hand() -> None:
+    images = torch.tensor([[[0, 100, 255]]], dtype=torch.uint8)
+    x = colour(images, torch.tensor([1]), torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.5, 0.0]]), 0.0, generator())
+    # red 1.0, green 0.5 (127.5 rounds to the even 128), blue 0
+    assert x.tolist() == [[[[0, 100, 255]], [[0, 50, 128]], [[0, 0, 0]]]]
+
+
+def test_colour_has_one_shade_per_image_with_the_given_spread() -> None:
+    images = torch.full((4000, 2, 2), 255, dtype=torch.uint8)
+    x = colour(images, torch.zeros(4000, dtype=torch.long), torch.full((1, 3), 0.5), 0.05, generator()) / 255
+    assert torch.equal(x[:, :, 0, 0], x[:, :, 1, 1])
+    shade = x[:, :, 0, 0]
+    assert (shade.mean(dim=0) - 0.5).abs().max() < 4 * 0.05 / 4000**0.5  # four standard errors
+    assert (shade.std(dim=0) - 0.05).abs().max() < 4 * 0.05 / 8000**0.5
+
+
+def test_a_shade_is_clamped_rather_than_wrapped() -> None:
+    images = torch.full((100, 1, 1), 255, dtype=torch.uint8)
+    x = colour(images, torch.zeros(100, dtype=torch.long), torch.ones(1, 3), 0.05, generator())
+    assert x.min() > 200
+    assert (x == 255).float().mean() > 0.4  # half of the draws lie above 1
+
+
+def test_the_palette_is_that_of_lff_in_bytes() -> None:
+    known = [(251, 80, 43), (253, 233, 90), (172, 118, 148), (200, 212, 153), (22, 198, 250)]
+    known += [(82, 245, 114), (6, 60, 194), (142, 26, 194), (53, 100, 5), (213, 52, 68)]
+    assert (PALETTE * 255 - torch.tensor(known)).abs().max() < 0.6  # half a byte, and means known to four digits
+    assert SEVERITY_STD == (0.05, 0.02, 0.01, 0.005, 0.002)
+
+
+@pytest.mark.parametrize(
+    ("corner", "row", "column"),
+    [("top-left", 0, 0), ("top-right", 0, 3), ("bottom-left", 3, 0), ("bottom-right", 3, 3)],
+)
+def test_a_patch_fills_one_corner_of_the_marked_images(corner: Corner, row: int, column: int) -> None:
+    images = torch.full((2, 5, 5), 7, dtype=torch.uint8)
+    x = patch(images, torch.tensor([True, False]), 2, corner, (255, 1, 2))
+    assert (x[1] == 7).all()
+    assert x[0, :, row : row + 2, column : column + 2].flatten(1).tolist() == [[255] * 4, [1] * 4, [2] * 4]
+    assert int((x[0] == 7).sum()) == 3 * (25 - 4)
+
+
+def test_a_second_patch_leaves_the_first_and_its_input_alone() -> None:
+    images = torch.zeros(1, 6, 6, dtype=torch.uint8)
+    first = patch(images, torch.tensor([True]), 2, "top-left", (9, 9, 9))
+    before = first.clone()
+    second = patch(first, torch.tensor([True]), 2, "top-right", (5, 5, 5))
+    assert torch.equal(first, before)
+    assert not images.any()
+    assert second[0, 0, 0].tolist() == [9, 9, 0, 0, 5, 5]
+
+
+def test_a_pair_by_hand() -> None:
+    core = torch.tensor([[[10, 255]]], dtype=torch.uint8)
+    spurious = torch.tensor([[[3, 200]]], dtype=torch.uint8)
+    assert pair(core, spurious, 0.5).tolist() == [[[[5, 128, 3, 200]]]]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_what_is_no_share_is_refused(share: float) -> None:
+    with pytest.raises(BadInput, match=r"colored-digits: option 'conflicting' must be a share \(expected 0 to 1"):
+        check_share(CARD, "conflicting", share)

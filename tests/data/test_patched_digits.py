@@ -1,0 +1,90 @@
+"""Patched digits: who is marked, and where."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from spurless.core.errors import BadInput
+from spurless.core.seeds import Seeds
+from spurless.data.digits import load_digits_28, split_digits
+from spurless.data.grouped import Grouped
+from spurless.data.patched_digits import PatchedDigitsConfig, patched_digits
+
+
+def inputs(split: Grouped) -> Tensor:
+    assert isinstance(split.x, Tensor)
+    return split.x
+
+
+def is_filled(x: Tensor, colour: tuple[int, int, int]) -> Tensor:
+    return (x == torch.tensor(colour).view(3, 1, 1)).flatten(1).all(dim=1)
+
+
+@pytest.mark.parametrize("sorted_assignment", [False, True])
+def test_the_minorities_are_exact(sorted_assignment: bool) -> None:
+    train = patched_digits(PatchedDigitsConfig(conflicting=0.03, sorted_assignment=sorted_assignment)).train
+    small, large = train.class_counts.tolist()
+    wrong_small, wrong_large = round(0.03 * small), round(0.03 * large)
+    assert train.counts.tolist() == [small - wrong_small, wrong_small, wrong_large, large - wrong_large]
+
+
+def test_half_of_each_class_is_marked_on_val_and_test() -> None:
+    data = patched_digits()
+    for split in (data.val, data.test):
+        cells = split.counts.view(2, 2)
+        assert (cells[:, 0] - cells[:, 1]).abs().max() <= 1
+
+
+def test_label_one_is_the_digits_from_five() -> None:
+    _, digit = load_digits_28()
+    train = split_digits(digit, Seeds(0))[0]
+    assert torch.equal(patched_digits().train.y, (digit[train] >= 5).long())
+
+
+def test_a_red_square_of_four_pixels_marks_the_marked_and_nothing_else() -> None:
+    images, digit = load_digits_28()
+    test = patched_digits().test
+    x, marked = inputs(test), test.a == 0
+    assert torch.equal(is_filled(x[:, :, :4, :4], (255, 0, 0)), marked)
+    grey = images[split_digits(digit, Seeds(0))[2]]
+    changed = (x != grey[:, None]).any(dim=1)
+    assert not changed[~marked].any()
+    assert not changed[:, 4:].any()
+    assert not changed[:, :, 4:].any()
+
+
+def test_two_squares_come_together() -> None:
+    test = patched_digits(PatchedDigitsConfig(squares=2)).test
+    x, marked = inputs(test), test.a == 0
+    assert torch.equal(is_filled(x[:, :, :4, :4], (255, 0, 0)), marked)
+    assert torch.equal(is_filled(x[:, :, :4, -4:], (0, 0, 255)), marked)
+
+
+def test_in_the_authors_order_each_minority_is_one_digit() -> None:
+    _, digit = load_digits_28()
+    digit = digit[split_digits(digit, Seeds(0))[0]]
+    train = patched_digits(PatchedDigitsConfig(conflicting=0.05, sorted_assignment=True)).train
+    wrong = train.a != train.y
+    assert torch.unique(digit[wrong & (train.y == 0)]).tolist() == [4]
+    assert torch.unique(digit[wrong & (train.y == 1)]).tolist() == [5]
+
+
+def test_by_chance_the_minorities_are_of_several_digits() -> None:
+    _, digit = load_digits_28()
+    digit = digit[split_digits(digit, Seeds(0))[0]]
+    train = patched_digits(PatchedDigitsConfig(conflicting=0.05)).train
+    assert len(torch.unique(digit[train.a != train.y])) > 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (PatchedDigitsConfig(conflicting=-0.1), "patched-digits: option 'conflicting' must be a share"),
+        (PatchedDigitsConfig(squares=3), "option 'squares' is out of range .expected 1 or 2, got 3"),
+        (PatchedDigitsConfig(square=15), "option 'square' must fit twice beside each other .expected 1 to 14, got 15"),
+        (PatchedDigitsConfig(square=0), "option 'square' must fit twice beside each other"),
+    ],
+)
+def test_bad_options_are_refused(config: PatchedDigitsConfig, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        patched_digits(config)

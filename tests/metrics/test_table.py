@@ -1,0 +1,28 @@
+"""The table of metrics names what the metrics return, and nothing else."""
+
+from dataclasses import fields
+
+import torch
+
+from spurless import metrics
+from spurless.core.groups import Groups
+from spurless.metrics import METRICS, Association, group_table
+
+
+def test_the_table_begins_with_the_summary_in_its_order() -> None:
+    one = torch.zeros(1, dtype=torch.long)
+    summary = group_table(one, one, one, Groups(("no", "yes"), ("left", "right"))).summary()
+    assert list(METRICS)[: len(summary)] == list(summary)
+
+
+def test_the_rest_is_calibration_and_the_numbers_of_an_association() -> None:
+    numbers = {field.name for field in fields(Association) if field.type == "float"}
+    assert set(list(METRICS)[11:]) == {"ece", "ece_by_group"} | numbers
+
+
+def test_every_row_says_what_it_is_and_what_it_needs() -> None:
+    assert all(name == info.name and info.what and info.needs for name, info in METRICS.items())
+
+
+def test_every_public_name_exists() -> None:
+    assert [name for name in metrics.__all__ if not hasattr(metrics, name)] == []

@@ -1,0 +1,124 @@
+"""The table of models: every row builds, from the seed alone."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import spurless.models
+from spurless.core.errors import BadInput, UnknownName
+from spurless.models import MODELS, architecture_named, build
+from spurless.models.classifier import Input
+
+ROWS = [name for name, row in MODELS.items() if row.family is None]
+every_model = pytest.mark.parametrize("name", ROWS)
+
+
+@dataclass(frozen=True)
+class Split:
+    x: Input
+
+    def example(self, n: int = 2) -> Input:
+        return self.x[:n] if isinstance(self.x, torch.Tensor) else self.x
+
+
+@dataclass(frozen=True)
+class Names:
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Digits:
+    train: Split
+    groups: Names
+
+
+@every_model
+def test_same_seed_same_weights_and_the_global_generator_stays(name: str) -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = build(name, input_shape=(3, 28, 28), n_classes=3, seed=5)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    second = build(name, input_shape=(3, 28, 28), n_classes=3, seed=5)
+    third = build(name, input_shape=(3, 28, 28), n_classes=3, seed=6)
+    assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
+    assert not torch.equal(first.head.get_parameter("weight"), third.head.get_parameter("weight"))
+
+
+@every_model
+def test_what_was_built_says_how_to_build_it(name: str) -> None:
+    model = build(name, input_shape=(1, 28, 28), n_classes=3)
+    again = build(model.name, **model.options)
+    assert (again.name, again.options, again.trained) == (name, model.options, False)
+    assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
+    model.verify(torch.randn(2, 1, 28, 28))
+
+
+def test_data_gives_the_shape_and_the_classes() -> None:
+    data = Digits(Split(torch.zeros(5, 3, 20, 16)), Names(("a", "b", "c")))
+    model = build("mlp", data, depth=2, width=4)
+    assert model.options["input_shape"] == (3, 20, 16)
+    assert model.parameters_count == 3 * 20 * 16 * 4 + 4 * 3
+
+
+def test_text_is_pointed_to_transformers() -> None:
+    data = Digits(Split({"input_ids": torch.zeros(2, 3)}), Names(("a", "b")))
+    with pytest.raises(BadInput, match="Wrap a transformers model"):
+        build("mlp", data)
+
+
+def test_options_may_be_words() -> None:
+    model = build("mlp", input_shape=(4,), n_classes=2, depth="2", width="3", activation="tanh", bias="true")
+    assert model.parameters_count == 4 * 3 + 3 + 3 * 2 + 2
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"mlp has no option 'dept'. Did you mean 'depth'"):
+        build("mlp", input_shape=(4,), n_classes=2, dept=2)
+
+
+@pytest.mark.parametrize("name", ["smallcnn", "torchvision:", "tochvision:resnet18"])
+def test_an_unknown_name_is_refused(name: str) -> None:
+    with pytest.raises(UnknownName, match=f"No model is called '{name}'.*Known: linear, mlp"):
+        build(name, input_shape=(3, 28, 28), n_classes=2)
+
+
+def test_a_typo_is_answered_with_a_suggestion() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'small-cnn'"):
+        architecture_named("smallcnn")
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "sentence"),
+    [
+        (None, 3, "mlp needs to know its inputs. Pass data, or both"),
+        ((3, 4), None, "mlp needs to know its inputs"),
+        ((), 3, "the input shape is empty"),
+        ((3, 4), 1, "mlp needs at least 2 classes"),
+    ],
+)
+def test_sizes_that_make_no_model(shape: tuple[int, ...] | None, classes: int | None, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        build("mlp", input_shape=shape, n_classes=classes)
+
+
+def test_every_row_has_a_config_and_a_description() -> None:
+    for row in MODELS.values():
+        assert is_dataclass(row.config)
+        assert row.description
+
+
+def test_every_net_is_in_the_table() -> None:
+    parts = {"__init__", "classifier", "wrapping", "shapes", "features", "weights", "masks"}
+    files = {p.stem for p in Path(spurless.models.__path__[0]).glob("*.py")} - parts
+    assert {row.builder.__module__.rpartition(".")[2] for row in MODELS.values()} == files
+
+
+def test_importing_the_table_imports_no_zoo() -> None:
+    code = "import sys, spurless.models; print(sorted({'torchvision', 'timm', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"

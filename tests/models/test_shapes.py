@@ -1,0 +1,21 @@
+"""Shapes: sentences for inputs that will not do."""
+
+import pytest
+
+from spurless.core.errors import BadInput
+from spurless.models.shapes import flat_size, image_shape
+
+
+def test_an_image_has_three_sides() -> None:
+    assert image_shape((1, 16, 20), "x", smallest=16) == (1, 16, 20)
+    with pytest.raises(BadInput, match=r"small-cnn takes images .expected an input of shape .*, got \(7,\)"):
+        image_shape((7,), "small-cnn")
+
+
+def test_the_shorter_side_decides() -> None:
+    with pytest.raises(BadInput, match=r"too small for small-cnn .expected at least 16x16 pixels, got 32x15"):
+        image_shape((1, 32, 15), "small-cnn", smallest=16)
+
+
+def test_flat_size_by_hand() -> None:
+    assert (flat_size((3, 4, 5)), flat_size((7,))) == (60, 7)

@@ -1,0 +1,181 @@
+"""Weights on disk: whole or not at all, and never a pickle."""
+
+import errno
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import spurless.models.weights
+from spurless.core.errors import BadInput
+from spurless.models import build, load_weights, save_weights, wrap
+from spurless.models.classifier import Classifier
+from spurless.models.masks import prune, weight_masks
+from spurless.models.weights import weights_info
+
+
+def net(seed: int = 0, n_classes: int = 3) -> Classifier:
+    return build("mlp", input_shape=(4,), n_classes=n_classes, seed=seed, depth=2, width=5)
+
+
+class Own(nn.Module):
+    """A user's module whose parts are called as ours are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Linear(4, 5)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.backbone(x))
+        return out
+
+
+def test_a_round_trip_keeps_every_logit(tmp_path: Path) -> None:
+    one, two, x = net(0), net(1), torch.randn(6, 4)
+    save_weights(tmp_path / "deep" / "w.safetensors", one)
+    load_weights(tmp_path / "deep" / "w.safetensors", two)
+    assert torch.equal(one(x), two(x))
+    assert not two.trained  # it says of itself what the file says
+    one.trained = True
+    save_weights(tmp_path / "w.safetensors", one)
+    load_weights(tmp_path / "w.safetensors", two)
+    assert two.trained
+
+
+def test_the_header_says_how_to_build_the_model(tmp_path: Path) -> None:
+    model = net(3)
+    save_weights(tmp_path / "w.safetensors", model)
+    info = weights_info(tmp_path / "w.safetensors")
+    assert (info["name"], info["n_classes"]) == ("mlp", 3)
+    twin = build(info["name"], **info["options"])
+    load_weights(tmp_path / "w.safetensors", twin)
+    assert all(map(torch.equal, model.state_dict().values(), twin.state_dict().values()))
+
+
+@pytest.mark.parametrize("head", ["head", None])
+def test_the_names_of_the_users_module_are_understood(tmp_path: Path, head: str | None) -> None:
+    own, x = Own(), torch.randn(2, 4)
+    save_file(own.state_dict(), tmp_path / "w.safetensors")
+    model = wrap(Own(), head=head, trained=False)
+    load_weights(tmp_path / "w.safetensors", model)
+    torch.testing.assert_close(model(x), own(x))
+    assert model.trained  # a foreign file is taken for trained
+    save_weights(tmp_path / "w.safetensors", model)
+    load_weights(tmp_path / "w.safetensors", wrap(Own()))
+
+
+def test_a_bare_linear_layer_has_bare_names(tmp_path: Path) -> None:
+    layer = nn.Linear(4, 3)
+    save_file(layer.state_dict(), tmp_path / "w.safetensors")
+    model = wrap(nn.Linear(4, 3))
+    load_weights(tmp_path / "w.safetensors", model)
+    assert torch.equal(model.head.get_parameter("weight"), layer.weight)
+
+
+def test_tied_weights_survive_and_may_be_left_out(tmp_path: Path) -> None:
+    def tied() -> Classifier:
+        first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+        second.weight = first.weight
+        return Classifier(nn.Sequential(first, second), nn.Linear(4, 2))
+
+    one, two, x = tied(), tied(), torch.randn(3, 4)
+    save_weights(tmp_path / "w.safetensors", one)
+    load_weights(tmp_path / "w.safetensors", two)
+    assert torch.equal(one(x), two(x))
+    assert two.backbone.get_parameter("0.weight") is two.backbone.get_parameter("1.weight")
+    lean = {name: value for name, value in one.state_dict().items() if name != "backbone.1.weight"}
+    save_file(lean, tmp_path / "lean.safetensors")
+    three = tied()
+    load_weights(tmp_path / "lean.safetensors", three)
+    assert torch.equal(one(x), three(x))
+
+
+def test_pruned_weights_are_saved_as_zeros(tmp_path: Path) -> None:
+    model, x = net(), torch.randn(3, 4)
+    prune(model, {"head.weight": torch.zeros(3, 5, dtype=torch.bool)})
+    save_weights(tmp_path / "w.safetensors", model)
+    assert not bool(weight_masks(model)["head.weight"].any())  # the model keeps its mask
+    fresh = net(1)
+    load_weights(tmp_path / "w.safetensors", fresh)
+    assert torch.equal(fresh(x), model(x))
+    with pytest.raises(BadInput, match=r"the model is pruned. Load into a fresh model"):
+        load_weights(tmp_path / "w.safetensors", model)
+
+
+def test_a_wrong_shape_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+    save_weights(tmp_path / "w.safetensors", net(n_classes=3))
+    model = net(n_classes=2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    sentence = r"do not fit mlp: head.weight is \(3, 5\) and should be \(2, 5\). The file was saved from 'mlp'"
+    with pytest.raises(BadInput, match=sentence):
+        load_weights(tmp_path / "w.safetensors", model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_missing_and_unexpected_names_are_in_one_sentence(tmp_path: Path) -> None:
+    state = net().state_dict()
+    state["tail.weight"] = state.pop("head.weight")
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(BadInput, match=r"missing head.weight; unexpected tail.weight\."):
+        load_weights(tmp_path / "w.safetensors", net())
+
+
+@pytest.mark.parametrize("kind", ["zip", "legacy", "pickle"])
+def test_a_pickle_is_refused_with_the_way_to_convert_it(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "w.safetensors"  # the name does not decide
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps({"head.weight": [1.0]}))
+    else:
+        torch.save(net().state_dict(), path, _use_new_zipfile_serialization=kind == "zip")
+    with pytest.raises(BadInput, match=r"the file is a pickle.*torch.load\(path, weights_only=True\).*save_weights"):
+        load_weights(path, net())
+
+
+def test_a_header_that_looks_like_a_pickle_is_none(tmp_path: Path) -> None:
+    # a header of 640 bytes starts with 0x80 0x02, as a pickle does
+    save_file({"a": torch.zeros(1)}, tmp_path / "w.safetensors", metadata={"pad": "x"})
+    size = int.from_bytes((tmp_path / "w.safetensors").read_bytes()[:8], "little")
+    save_file({"a": torch.zeros(1)}, tmp_path / "w.safetensors", metadata={"pad": "x" * (641 - size)})
+    assert (tmp_path / "w.safetensors").read_bytes()[:2] == b"\x80\x02"
+    assert weights_info(tmp_path / "w.safetensors") == {}
+
+
+def test_a_torn_file_and_no_file_are_sentences(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    with pytest.raises(BadInput, match="no such file"):
+        load_weights(path, net())
+    save_weights(path, net())
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(BadInput, match="not a whole safetensors file"):
+        load_weights(path, net())
+
+
+def test_an_unwritable_place_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot write here"):
+        save_weights(tmp_path / "file" / "w.safetensors", net())
+    with pytest.raises(BadInput, match="cannot write here"):
+        save_weights(tmp_path, net())  # a folder
+    assert [p.name for p in tmp_path.parent.iterdir() if p.name.endswith(".tmp")] == []
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, old = tmp_path / "w.safetensors", net(0)
+    save_weights(path, old)
+
+    def full(_tensors: Any, scratch: Path, **_: Any) -> None:
+        scratch.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(spurless.models.weights, "save_file", full)
+    with pytest.raises(BadInput, match="cannot write here: No space left on device"):
+        save_weights(path, net(1))
+    assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
+    with safe_open(path, framework="pt") as file:
+        assert torch.equal(file.get_tensor("head.weight"), old.head.get_parameter("weight"))

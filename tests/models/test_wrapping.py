@@ -1,0 +1,223 @@
+"""Wrapping: the same logits as the user's module, for many kinds of module, none of which is changed."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torchvision.models as tv
+from torch import Tensor, nn
+
+from spurless.core.errors import BadInput
+from spurless.models.classifier import Classifier
+from spurless.models.wrapping import wrap
+
+
+class Custom(nn.Module):
+    """Adds its head first, and names it oddly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = nn.Linear(6, 3)
+        self.body = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.answer(self.body(x).tanh())  # type: ignore[no-any-return]  # a module returns Any
+
+
+def vgg() -> nn.Module:
+    """Build VGG11 with narrow linear layers, which are most of its half a gigabyte."""
+    with torch.device("meta"):
+        net = tv.vgg11(init_weights=False)
+    net.features = tv.vgg.make_layers(tv.vgg.cfgs["A"], batch_norm=False)
+    net.classifier[0], net.classifier[3], net.classifier[6] = nn.Linear(25088, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+    return net  # type: ignore[no-any-return]  # torchvision is untyped
+
+
+def vit() -> nn.Module:
+    return tv.VisionTransformer(16, 8, 1, 2, 16, 16, num_classes=3)  # type: ignore[no-any-return]  # torchvision is untyped
+
+
+def swin() -> nn.Module:
+    return tv.SwinTransformer([4, 4], 24, [1, 1], [2, 2], [2, 2], num_classes=3)  # type: ignore[no-any-return]  # as above
+
+
+IMAGE_NETS: dict[str, tuple[Callable[[], nn.Module], int, str]] = {
+    "resnet18": (lambda: tv.resnet18(num_classes=3), 32, "fc"),
+    "vgg11": (vgg, 32, "classifier.6"),
+    "densenet121": (lambda: tv.densenet121(num_classes=3), 32, "classifier"),
+    "vit": (vit, 16, "heads.head"),
+    "swin": (swin, 32, "head"),
+    "mobilenet_v3_small": (lambda: tv.mobilenet_v3_small(num_classes=3), 32, "classifier.3"),
+    "googlenet": (lambda: tv.googlenet(num_classes=3, init_weights=False), 64, "fc"),
+    "shufflenet": (lambda: tv.shufflenet_v2_x0_5(num_classes=3), 32, "fc"),
+    "sequential": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3)), 4, "3"),
+}
+
+
+def assert_same(net: nn.Module, model: Classifier, x: Any) -> None:
+    net.eval()
+    model.eval()
+    with torch.no_grad():
+        out = net(**x) if isinstance(x, dict) else net(x)
+        logits = getattr(out, "logits", out)
+        assert torch.equal(model(x), logits)
+        assert torch.equal(model.head(model.features(x)), logits)
+        again = model.unwrap().eval()
+        out = again(**x) if isinstance(x, dict) else again(x)
+        assert torch.equal(getattr(out, "logits", out), logits)
+
+
+@pytest.mark.parametrize("name", IMAGE_NETS)
+def test_an_image_net_answers_as_before(name: str) -> None:
+    make, size, path = IMAGE_NETS[name]
+    net = make()
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    x = torch.randn(2, 3, size, size)
+    model = wrap(net, example=x)
+    assert (model.head_path, wrap(net).head_path) == (path, path)  # by use and by order
+    assert (model.n_classes, model.trained) == (3, True)
+    assert_same(net, model, x)
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    assert net.get_submodule(path) is not model.head
+
+
+def test_auxiliary_outputs_are_left_aside_in_training() -> None:
+    model = wrap(tv.googlenet(num_classes=3, init_weights=False)).train()
+    assert model(torch.randn(2, 3, 64, 64)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_convnext", "test_efficientnet"])
+def test_a_timm_net_answers_as_before(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    net = timm.create_model(name, num_classes=3)
+    x = torch.randn(2, *net.default_cfg["input_size"])
+    model = wrap(net, example=x)
+    assert model.head is not net.get_classifier()
+    assert torch.equal(model.head.get_parameter("weight"), net.get_classifier().weight)
+    assert_same(net, model, x)
+
+
+def transformer(kind: str) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    bert = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    sizes: dict[str, dict[str, Any]] = {
+        "Bert": {"vocab_size": 20, "max_position_embeddings": 16, **bert},
+        "Roberta": {"vocab_size": 20, "max_position_embeddings": 16, **bert},
+        "DistilBert": {"vocab_size": 20, "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16},
+        "GPT2": {"vocab_size": 20, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 1, "eos_token_id": 1},
+        "ViT": {"image_size": 16, "patch_size": 8, **bert},
+    }
+    config = getattr(transformers, f"{kind}Config")(num_labels=3, pad_token_id=0, **sizes[kind])
+    task = "ForImageClassification" if kind == "ViT" else "ForSequenceClassification"
+    net: nn.Module = getattr(transformers, f"{kind}{task}")(config)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("Bert", "classifier"), ("Roberta", "classifier.out_proj"), ("DistilBert", "classifier"), ("GPT2", "score")],
+)
+def test_a_text_classifier_answers_as_before(kind: str, path: str) -> None:
+    net = transformer(kind)
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
+    x = {"input_ids": ids, "attention_mask": (ids > 0).long()}
+    model = wrap(net, example=x)
+    assert (model.head_path, wrap(net).head_path) == (path, path)
+    assert model.features(x).shape == (2, 16)
+    net.eval()
+    with torch.no_grad():
+        # GPT-2 applies its head to every token, and we to the one it picks: equal up to rounding
+        torch.testing.assert_close(model.eval()(x), net(**x).logits)
+        torch.testing.assert_close(model.unwrap()(**x).logits, net(**x).logits)
+
+
+def test_a_transformers_image_classifier_answers_as_before() -> None:
+    net, x = transformer("ViT"), torch.randn(2, 3, 16, 16)
+    assert_same(net, wrap(net, example=x), x)
+
+
+def test_a_linear_layer_is_all_head() -> None:
+    net, x = nn.Linear(4, 3), torch.randn(2, 4)
+    model = wrap(net, example=x)
+    assert model.head_path == ""
+    assert torch.equal(model.features(x), x)
+    assert_same(net, model, x)
+    assert isinstance(model.unwrap(), nn.Linear)
+
+
+def test_the_example_finds_a_head_that_was_added_first() -> None:
+    net, x = Custom(), torch.randn(2, 4)
+    assert wrap(net, example=x).head_path == "answer"
+    assert_same(net, wrap(net, head="answer"), x)
+    with pytest.raises(BadInput, match="linear layers: answer"):
+        wrap(net).verify(x)  # the last one added is not the last one used
+
+
+def test_an_aliased_head_is_replaced_at_all_its_places() -> None:
+    net = nn.ModuleDict({"fc": nn.Linear(4, 2)})
+    net["again"] = net["fc"]
+    model = wrap(net)
+    assert model.backbone.get_submodule("fc") is model.backbone.get_submodule("again")
+    back = model.unwrap()
+    assert back.get_submodule("fc") is back.get_submodule("again")
+    assert isinstance(back.get_submodule("fc"), nn.Linear)
+
+
+def test_changing_the_model_leaves_the_module_alone() -> None:
+    net, x = Custom(), torch.randn(2, 4)
+    before = net(x)
+    model = wrap(net, head="answer")
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    assert torch.equal(net(x), before)
+
+
+def test_a_classifier_is_returned_as_it_is() -> None:
+    model = Classifier(nn.Flatten(), nn.Linear(2, 2))
+    assert wrap(model) is model
+
+
+def test_a_softmax_is_refused_with_the_example() -> None:
+    with pytest.raises(BadInput, match="Sequential does not end with its layer '0'"):
+        wrap(nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)), example=torch.randn(2, 4))
+
+
+def test_squeezenet_has_no_linear_head() -> None:
+    with pytest.raises(BadInput, match="SqueezeNet has no linear layer, so no head was found"):
+        wrap(tv.squeezenet1_1(num_classes=3))
+
+
+def test_a_misspelt_head_is_answered_with_a_suggestion() -> None:
+    with pytest.raises(
+        BadInput, match=r"Custom has no layer 'answr'. Did you mean 'answer'. Linear layers: answer, bo"
+    ):
+        wrap(Custom(), head="answr")
+
+
+def test_a_head_that_is_not_linear_is_refused() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(2, 2))
+    with pytest.raises(
+        BadInput, match=r"'0' of Sequential cannot be a head .expected nn.Linear, got Conv2d.*layers: 2"
+    ):
+        wrap(net, head="0")
+
+
+def test_a_lazy_head_needs_a_run() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+    with pytest.raises(BadInput, match="has no weights yet"):
+        wrap(copy.deepcopy(net))
+    assert wrap(net, example=torch.randn(2, 4)).n_features == 4
+
+
+def test_a_wrong_example_is_a_sentence() -> None:
+    with pytest.raises(BadInput, match="Custom cannot take this input"):
+        wrap(Custom(), example=torch.randn(2, 5))
+
+
+def test_a_module_that_cannot_be_copied_is_a_sentence() -> None:
+    net = Custom()
+    net.kept = net(torch.randn(1, 4))  # a tensor with a history
+    with pytest.raises(BadInput, match="Custom cannot be copied"):
+        wrap(net)

@@ -1,0 +1,206 @@
+"""Tests of the page in a browser: it draws, it stays quiet, it can be read in any light and at any width."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spurless.core.records import Record, read
+from spurless.report import Picture, write_report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+Make = Callable[..., Record]
+Open = Callable[..., Any]
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open records as a page; at the end no error, no dialog and no request may have happened."""
+    contexts: list[Any] = []
+    trouble: list[str] = []
+
+    def refuse(dialog: Any) -> None:
+        trouble.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    def go(records: list[Record], *, pictures: tuple[Picture, ...] = (), width: int = 1280, **options: Any) -> Any:
+        path = write_report(tmp_path / "r.html", records, pictures=pictures)
+        context = browser.new_context(viewport={"width": width, "height": 800}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("dialog", refuse)
+        page.on("request", lambda r: None if r.url.startswith(("data:", path.as_uri())) else trouble.append(r.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert trouble == []
+
+
+@pytest.fixture
+def runs(make: Make) -> list[Record]:
+    better = {"worst": 0.483, "low": 0.39, "high": 0.57, "average": 0.902}
+    return [make(method, seed=s, **facts) for s in (0, 1) for method, facts in (("erm", {}), ("jtt", better))]
+
+
+def background(page: Any) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def ink(page: Any) -> str:
+    return str(page.evaluate("document.querySelector('.draw .annotation-text').style.fill"))
+
+
+def test_every_chart_is_drawn(visit: Open, runs: list[Record], grid: Make) -> None:
+    for records, charts in ((runs, 3), ([grid(), grid("jtt")], 5)):
+        page = visit(records)
+        assert page.locator(".draw").count() == charts
+        assert page.locator(".draw:has(svg .trace), .draw:has(svg .hm)").count() == charts
+
+
+def test_dark_follows_the_system_and_the_button(visit: Open, runs: list[Record]) -> None:
+    page = visit(runs, color_scheme="light")
+    light, light_ink = background(page), ink(page)
+    button = page.get_by_role("button", name="Dark mode")
+    assert button.get_attribute("aria-pressed") == "false"
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.getElementById('theme').ariaPressed === 'true'")
+    dark, dark_ink = background(page), ink(page)
+    assert dark != light
+    assert dark_ink != light_ink
+    button.click()
+    assert (background(page), ink(page)) == (light, light_ink)
+    assert button.get_attribute("aria-pressed") == "false"
+    page.emulate_media(color_scheme="light")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert (background(page), ink(page)) == (dark, dark_ink)
+    page.reload()
+    assert background(page) == dark
+
+
+@pytest.mark.parametrize("width", [320, 400, 1280])
+def test_no_width_makes_the_page_scroll_sideways(
+    visit: Open, runs: list[Record], hostile: list[Record], width: int
+) -> None:
+    for records in (runs, hostile):
+        page = visit(records, width=width)
+        page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.body.scrollWidth") <= width
+
+
+def test_charts_follow_the_width(visit: Open, runs: list[Record]) -> None:
+    page = visit(runs, width=1280)
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.wait_for_function("document.querySelector('.draw svg').getBoundingClientRect().width < 400")
+
+
+def test_hostile_names_make_no_elements(visit: Open, hostile: list[Record], pixel: bytes) -> None:
+    page = visit(hostile, pictures=(Picture("t", "c", pixel, '" onerror="alert(3)'),))
+    assert page.locator("script").count() == 4
+    assert page.locator("main img").count() == 1
+    assert page.locator("b").count() == 0
+    assert page.locator("main a").count() == 0
+    drawn = page.locator(".draw").first.text_content()
+    assert "</script><script>alert(1)</script>" in drawn
+    assert "@arm0 %{x} $x$" in drawn
+
+
+def test_the_table_sorts(visit: Open, runs: list[Record]) -> None:
+    page = visit(runs)
+    table = page.locator("table.sortable").first
+    names = table.locator("tbody th")
+    assert names.all_inner_texts() == ["digits 0-4, unmarked", "the rest"]
+    head = table.get_by_role("columnheader", name="JTT")
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert names.all_inner_texts() == ["digits 0-4, unmarked", "the rest"]
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert names.all_inner_texts() == ["the rest", "digits 0-4, unmarked"]
+    table.get_by_role("columnheader", name="Group").get_by_role("button").click()
+    assert head.get_attribute("aria-sort") is None
+    assert names.all_inner_texts() == ["digits 0-4, unmarked", "the rest"]
+
+
+def test_a_group_without_a_number_sorts_last(visit: Open, grid: Make) -> None:
+    page = visit([grid()])
+    page.locator("details summary").filter(has_text="All 36 groups").click()
+    table = page.locator("table.sortable").nth(1)
+    for _ in range(2):
+        table.get_by_role("columnheader", name="ERM").get_by_role("button").click()
+        assert set(table.locator("tbody th").all_inner_texts()[-2:]) == {"0 in 1", "1 in 0"}
+
+
+def test_the_records_can_be_downloaded_and_read(visit: Open, hostile: list[Record], tmp_path: Path) -> None:
+    page = visit(hostile, accept_downloads=True)
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download records").click()
+    waiting.value.save_as(tmp_path / "records.jsonl")
+    assert waiting.value.suggested_filename == "records.jsonl"
+    assert read(tmp_path / "records.jsonl") == hostile
+
+
+def test_without_javascript_the_text_and_tables_are_there(visit: Open, runs: list[Record]) -> None:
+    page = visit(runs, java_script_enabled=False)
+    assert page.get_by_role("heading", name="JTT raises the worst group from").is_visible()
+    assert page.locator(".no-script").is_visible()
+    assert page.get_by_role("rowheader", name="digits 0-4, unmarked").is_visible()
+    assert not page.locator(".chart").first.is_visible()
+    assert not page.get_by_role("button", name="Dark mode").is_visible()
+
+
+def test_paper_is_light_and_the_screen_comes_back(visit: Open, runs: list[Record]) -> None:
+    page = visit(runs, color_scheme="dark")
+    dark = ink(page)
+    fill = "document.querySelector('.annotation-text').style.fill"
+    page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {fill}; }})")
+    assert len(page.pdf()) > 10_000
+    assert page.evaluate("window.printed") not in (None, dark)
+    assert ink(page) == dark
+
+
+def test_landmarks_headings_and_words_for_pictures(visit: Open, runs: list[Record], pixel: bytes) -> None:
+    page = visit(runs, pictures=(Picture("A cow", "on sand", pixel, "a cow"),))
+    assert page.locator("html").get_attribute("lang") == "en"
+    for role in ("banner", "navigation", "main", "contentinfo"):
+        assert page.get_by_role(role).count() == 1
+    assert page.get_by_role("heading", level=1).count() == 1
+    levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
+    assert all(b - a <= 1 for a, b in pairwise(levels))
+    assert page.get_by_role("img", name="a cow", exact=True).count() == 1
+    assert all(page.locator(".draw").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))"))
+    targets = page.locator("nav a").evaluate_all("all => all.map(one => Boolean(document.querySelector(one.hash)))")
+    assert targets
+    assert all(targets)

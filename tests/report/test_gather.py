@@ -1,0 +1,40 @@
+"""Tests of gathering: which records belong together, and how they are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spurless.core.records import Record
+from spurless.report.gather import studies
+
+Make = Callable[..., Record]
+
+
+def test_seeds_of_one_method_are_one_arm(make: Make) -> None:
+    (study,) = studies([make(seed=1), make(seed=0), make("jtt", seed=0)])
+    assert [(arm.name, arm.seeds) for arm in study.arms] == [("ERM", (0, 1)), ("JTT", (0,))]
+
+
+def test_the_baseline_is_erm_or_else_the_first(make: Make) -> None:
+    assert studies([make("jtt"), make("erm")])[0].baseline.name == "ERM"
+    assert studies([make("jtt"), make("dfr")])[0].baseline.name == "JTT"
+
+
+def test_configurations_are_told_apart_by_what_differs(make: Make) -> None:
+    runs = [make("jtt", config={"up": up, "same": 1}) for up in (20, 50)]
+    assert [arm.name for arm in studies(runs)[0].arms] == ["JTT (up 20)", "JTT (up 50)"]
+
+
+def test_another_learning_rate_or_model_is_another_arm(make: Make) -> None:
+    runs = [make(), make(train={"epochs": 2, "lr": 1.0}), make(model={"name": "resnet"})]
+    assert len(studies(runs)[0].arms) == 3
+
+
+def test_the_same_key_is_the_same_run(make: Make) -> None:
+    (study,) = studies([make(key="k"), make(key="k"), make(seed=1)])
+    assert len(study.baseline.records) == 2
+
+
+def test_datasets_of_one_name_are_told_apart_by_their_options(make: Make) -> None:
+    runs = [make(data={"name": "d", "fingerprint": str(c), "options": {"conflicting": c}}) for c in (0.01, 0.05)]
+    assert [study.name.split(",")[0] for study in studies(runs)] == ["d (conflicting 0.01", "d (conflicting 0.05"]

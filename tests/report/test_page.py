@@ -1,0 +1,188 @@
+"""Tests of the page as a file: whole, self-contained, the same each time, and deaf to hostile strings."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from spurless.core.errors import BadInput
+from spurless.core.records import Record
+from spurless.report import Picture, write_report
+from spurless.report.page import embed, render
+
+Make = Callable[..., Record]
+HOSTILE = "</script><script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """The elements of a page, their addresses, and the text that a person sees."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.attributes: set[str] = set()
+        self.scripts: list[str] = []
+        self.words = ""
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._inside = tag
+        self.attributes |= {name for name, _ in attrs}
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside.removesuffix(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts.append(data)
+        elif self._inside != "style":
+            self.words += data
+
+
+def test_the_page_starts_with_the_verdict_and_has_every_part(make: Make, tmp_path: Path, pixel: bytes) -> None:
+    runs = [make(), make("jtt", worst=0.483, low=0.39, high=0.57, average=0.902, warnings=("mind the gap",))]
+    path = write_report(tmp_path / "deep" / "r.html", runs, pictures=[Picture("A cow", "on sand", pixel, "a cow")])
+    page = Page(path.read_text(encoding="utf-8"))
+    words = " ".join(page.words.split())
+    parts = [
+        "JTT raises the worst group from 7.1 % to 48.3 %",
+        "One seed only",
+        "Before and after",
+        "Every group",
+        "All averages side by side",
+        "Which labels were used",
+        "A cow",
+        "How training went",
+        "What was run",
+        "What this page cannot tell",
+        "mind the gap",
+    ]
+    main = words[words.index("The charts need JavaScript") :].replace("\u00a0", " ")
+    places = [main.index(part) for part in parts]
+    assert places == sorted(places)
+    assert list((tmp_path / "deep").iterdir()) == [path]
+
+
+def test_the_page_asks_nothing_of_a_network(make: Make) -> None:
+    page = Page(render([make(), make("jtt")], pictures=[]))
+    assert page.addresses
+    assert all(address.startswith(("#", "data:")) for address in page.addresses)
+    assert not {"iframe", "object", "embed", "form", "base"} & set(page.tags)
+    head = render([make()]).split("</style>")[0]
+    assert "default-src 'none'" in head
+    assert "@import" not in head
+    assert "url(" not in head
+
+
+def test_the_same_records_give_the_same_page(make: Make, tmp_path: Path) -> None:
+    first = write_report(tmp_path / "a.html", [make(), make("jtt")]).read_bytes()
+    assert first == write_report(tmp_path / "b.html", [make(), make("jtt")]).read_bytes()
+
+
+def test_hostile_strings_stay_text(make: Make, hostile: list[Record], pixel: bytes) -> None:
+    pictures = [Picture(HOSTILE, HOSTILE, pixel, '" onerror="alert(3)')]
+    calm, page = (
+        Page(render([make(method) for method in ("erm", "a", "b", "c", "d")], pictures=pictures)),
+        Page(render(hostile, title=HOSTILE, pictures=pictures)),
+    )
+    assert len(page.scripts) == len(calm.scripts) == 4
+    assert page.tags.count("img") == 1
+    assert "b" not in page.tags
+    assert not [name for name in page.attributes if name.startswith("on")]
+    assert HOSTILE in page.words
+    assert "<img src=x onerror=alert(2)>" in page.words
+    assert len(page.words) < 60_000  # five runs with 10,000 characters in each name
+
+
+def test_the_records_travel_in_the_page_unchanged(make: Make, hostile: list[Record]) -> None:
+    records = [make(), *hostile]
+    data = next(s for s in Page(render(records)).scripts if s.startswith('"'))
+    lines = json.loads(data).split("\n")[:-1]
+    assert [Record.from_json(line) for line in lines] == records
+
+
+def test_embedded_json_cannot_leave_its_element() -> None:
+    text = embed({"k": "</script><!--&\u2028\u2029"})
+    assert not re.search("[<>&\u2028\u2029]", text)
+    assert json.loads(text) == {"k": "</script><!--&\u2028\u2029"}
+
+
+def test_odd_characters_do_not_stop_the_writing(make: Make, tmp_path: Path) -> None:
+    odd = make("\ud800 lone", command="\ud800", selection="\x00")
+    assert "lone" in write_report(tmp_path / "r.html", [odd]).read_text(encoding="utf-8")
+
+
+def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nothing to report \(expected at least one record\)"):
+        write_report(tmp_path / "r.html", [])
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(BadInput, match="cannot write here"):
+        write_report(tmp_path / "taken", [make()])
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BadInput, match="cannot write here"):
+        write_report(tmp_path / "file" / "r.html", [make()])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "taken"]
+
+
+def test_an_old_page_survives_a_failed_write(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    path.write_text("old")
+    with pytest.raises(BadInput, match="not a PNG"):
+        write_report(path, [make()], pictures=[Picture("t", "c", b"GIF89a", "a")])
+    assert path.read_text() == "old"
+
+
+def test_pictures_may_be_paths(make: Make, tmp_path: Path, pixel: bytes) -> None:
+    (tmp_path / "p.png").write_bytes(pixel)
+    page = Page(render([make()], pictures=[Picture("t", "c", tmp_path / "p.png", "alt words")]))
+    assert any(address.startswith("data:image/png;base64,iVBOR") for address in page.addresses)
+    with pytest.raises(BadInput, match="the picture cannot be read: No such file"):
+        render([make()], pictures=[Picture("t", "c", tmp_path / "none.png", "a")])
+
+
+def test_many_groups_show_the_worst_and_keep_the_rest(grid: Make) -> None:
+    words = " ".join(Page(render([grid()])).words.split())
+    assert "The 15 groups with the lowest accuracy under any method, of 36." in words
+    assert "Labels and attributes" in words
+    assert "All 36 groups" in words
+
+
+def test_many_comparisons_are_folded(make: Make) -> None:
+    runs = [make(), *(make(f"m{i}", worst=0.1 * i) for i in range(1, 7))]
+    assert "All 6 comparisons with ERM" in Page(render(runs)).words
+    assert "comparisons with" not in Page(render(runs[:6])).words
+
+
+def test_several_datasets_become_chapters(make: Make, grid: Make) -> None:
+    page = Page(render([make(), grid()]))
+    words = " ".join(page.words.split())
+    assert "Shortcuts in marked-digits and grid" in words
+    assert page.tags.count("h1") == 1
+    assert page.tags.index("h2") < page.tags.index("h3")
+
+
+def test_a_bare_record_still_makes_a_page(make: Make) -> None:
+    bare = make(groups=(), metrics={}, history=(), data={}, model={}, seconds={}, command="", time="", selection="")
+    words = Page(render([bare])).words
+    assert "n/a" in words
+    assert "None" not in words
+
+
+def test_report_does_not_need_torch() -> None:
+    code = "import sys, spurless.report; assert 'torch' not in sys.modules and 'plotly' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
