@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from spurless import __version__
 from spurless.cli.data import data
@@ -14,11 +21,27 @@ from spurless.cli.fit import fit
 from spurless.cli.ls import ls
 from spurless.cli.report import report
 from spurless.cli.reproduce import reproduce
-from spurless.core.errors import SpurlessError
+from spurless.core.errors import SpurlessError, SpurlessWarning
+
+
+class _Stopped(Exception):
+    """Ctrl-C."""
+
+
+class _Commands(TyperGroup):
+    """The commands. Ctrl-C leaves under a name of ours: Typer would turn it into a status without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _Stopped from None
+
 
 app = typer.Typer(
+    cls=_Commands,
     help="Find the shortcuts a classifier relies on, remove them, and prove it.",
-    no_args_is_help=True,
+    epilog="Start with: spurless demo. Every command explains itself: spurless fit --help.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -33,22 +56,84 @@ app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+def _version(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and leave.", metavar=""),
+) -> None:
     if version:
         print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help(), end="")
 
 
 def main() -> None:
     """Run the command line."""
+    parent = os.getppid()
     try:
-        app()
-    except SpurlessError as error:
-        print(f"spurless: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("spurless: stopped; the same command goes on where this one was.", file=sys.stderr)
-        sys.exit(130)
+        with _warnings_in_one_line():
+            status = app(prog_name="spurless", standalone_mode=False)
+        sys.stdout.flush()
+    except _Stopped:
+        _leave("stopped; the same command goes on where this one was.", 130)
+    except (SpurlessError, typer.TyperException) as error:
+        if _told_by(parent):
+            sys.exit(2)
+        _leave(_sentence(error), 2)
+    except BrokenPipeError:
+        _close_output()
+        sys.exit(1)
+    except OSError as error:  # a disk that is full, a file that may not be read
+        _close_output()
+        _leave(f"{error.filename or 'standard output'}: {error.strerror or error}.", 2)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _leave(sentence: str, status: int) -> NoReturn:
+    """Say one line, whatever a message from below looks like, and leave."""
+    print("spurless:", " ".join(line.strip() for line in sentence.splitlines()), file=sys.stderr)
+    sys.exit(status)
+
+
+def _sentence(error: SpurlessError | typer.TyperException) -> str:
+    if isinstance(error, SpurlessError):
+        return str(error)
+    context = getattr(error, "ctx", None)
+    text = error.format_message()
+    return f"{text.removesuffix('.')}. See: {context.command_path} --help" if context is not None else text
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Say a warning of ours as a person would, without the line of code that raised it."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, SpurlessWarning):
+            print(f"spurless: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *place, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SpurlessWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _told_by(parent: int, seconds: float = 3.0) -> bool:
+    """Return whether the process that started this one to train with it failed alike, and so has said why."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        return False
+    until = time.monotonic() + seconds
+    while os.getppid() == parent and time.monotonic() < until:
+        time.sleep(0.05)
+    return os.getppid() != parent
+
+
+def _close_output() -> None:
+    """Let what is still buffered go nowhere: Python would try to write it once more, and say so."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 __all__ = ["app", "main"]

@@ -46,7 +46,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], rig
 
     grid = Table(title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
     for number, column in enumerate(columns):
-        grid.add_column(column, justify="right" if number in right else "left", overflow="fold")
+        narrow = number == 0 or number in right  # names and numbers are never broken
+        grid.add_column(column, justify="right" if number in right else "left", overflow="fold", no_wrap=narrow)
     for row in rows:
         grid.add_row(*(escape(cell) for cell in row))
     Console().print(grid)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from spurless.cli.console import progress_bar, share
-from spurless.cli.fit import check_writable
 from spurless.cli.flags import Quiet
+from spurless.core.files import check_writable
 from spurless.core.records import Record
 
 TRAIN = {"steps": 170, "batch_size": 64, "lr": 0.01}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +12,10 @@ import typer
 
 from spurless.cli.console import progress_bar, show_record
 from spurless.cli.flags import (
+    METHOD,
+    MODEL,
+    OUTPUT,
+    TRAINING,
     ConfigFile,
     CsvAttribute,
     CsvLabel,
@@ -30,14 +36,20 @@ from spurless.cli.flags import (
     Strategy,
     Workers,
 )
-from spurless.cli.sources import Columns, open_data
+from spurless.cli.sources import Columns, build_model, open_data
 from spurless.core.errors import BadInput
+from spurless.core.files import check_writable
 from spurless.core.options import pairs, read_toml
-from spurless.core.records import append, unwritable
+from spurless.core.records import append
+
+
+def _train(help: str, default: str | bool = False) -> Any:
+    """Declare a setting of the loop; its default is the loop's own, and only shown here."""
+    return typer.Option(help=help, show_default=default, rich_help_panel=TRAINING)
 
 
 def fit(
-    method: Annotated[str, typer.Argument(help="Method to fit; see: spurless ls methods.")],
+    method: Annotated[str, typer.Argument(help="Method to fit (see: spurless ls methods).", metavar="METHOD")],
     data: Data = "patched-digits",
     data_option: DataOption = [],
     label: CsvLabel = None,
@@ -48,50 +60,58 @@ def fit(
     model_option: ModelOption = [],
     weights: Annotated[
         Path | None,
-        typer.Option(help="Start from these weights (safetensors): for methods that repair a trained model."),
+        typer.Option(
+            help="Start from these weights, for methods that repair a trained model.",
+            metavar="SAFETENSORS",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Named configuration of the method.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Named configuration of the method.", show_default="the method's first", rich_help_panel=METHOD
+        ),
+    ] = None,
     method_option: MethodOption = [],
-    epochs: Annotated[int | None, typer.Option(help="Passes over the train split [20].")] = None,
-    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples per step [128].")] = None,
-    optimiser: Annotated[str | None, typer.Option(help="sgd, adam or adamw [sgd].")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate [0.01].")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Momentum of SGD, first beta of Adam [0.9].")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="L2 penalty [0.0001].")] = None,
-    schedule: Annotated[str | None, typer.Option(help="constant, step, cosine, linear, one-cycle [constant].")] = None,
-    warmup_steps: Annotated[int | None, typer.Option(help="Raise the rate linearly over so many steps [0].")] = None,
-    clip: Annotated[float | None, typer.Option(help="Largest norm of the gradient.")] = None,
-    stop_accuracy: Annotated[float | None, typer.Option(help="Stop at this train accuracy.")] = None,
-    stop_loss: Annotated[float | None, typer.Option(help="Stop under this mean loss.")] = None,
     select: Select = "last",
+    epochs: Annotated[int | None, _train("Passes over the train split.", "20")] = None,
+    steps: Annotated[int | None, _train("Stop after so many steps.")] = None,
+    batch_size: Annotated[int | None, _train("Examples per step.", "128")] = None,
+    optimiser: Annotated[str | None, _train("sgd, adam or adamw.", "sgd")] = None,
+    lr: Annotated[float | None, _train("Learning rate.", "0.01")] = None,
+    momentum: Annotated[float | None, _train("Momentum of SGD, first beta of Adam.", "0.9")] = None,
+    weight_decay: Annotated[float | None, _train("L2 penalty.", "0.0001")] = None,
+    schedule: Annotated[str | None, _train("constant, step, cosine, linear or one-cycle.", "constant")] = None,
+    warmup_steps: Annotated[int | None, _train("Raise the rate linearly over so many steps.", "0")] = None,
+    clip: Annotated[float | None, _train("Largest norm of the gradient.")] = None,
+    stop_accuracy: Annotated[float | None, _train("Stop at this train accuracy, of 1.")] = None,
+    stop_loss: Annotated[float | None, _train("Stop under this mean loss.")] = None,
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(help="Run so many seeds, from --seed on.", min=1)] = 1,
+    config: ConfigFile = None,
     device: Device = "auto",
     devices: Devices = 1,
     strategy: Strategy = "auto",
     precision: Precision = "auto",
     workers: Workers = 0,
-    config: ConfigFile = None,
-    out: Annotated[Path, typer.Option(help="Folder for records.jsonl, weights and checkpoints.")] = Path("runs"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for records.jsonl, weights and checkpoints.", rich_help_panel=OUTPUT)
+    ] = Path("runs"),
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit METHOD on --data and print how every group of the test split fared.
 
-    A record is appended to OUT/records.jsonl and the weights are saved beside it. A killed run, started again with
-    the same words, goes on where it was and ends with the same weights.
+    A record is appended to OUT/records.jsonl, and the weights are saved beside it.
+    A killed run, started again with the same words, goes on where it was and ends
+    with the same weights.
 
     Examples:
-
       spurless fit erm --data patched-digits --steps 170
-
-      spurless fit group-dro --data meta.csv --label y --attribute place --split split --model torchvision:resnet18
-
-      spurless fit jtt --data colored-digits -D conflicting=0.1 --preset digits -M upweight=5 --seeds 3
+      spurless fit group-dro --data meta.csv --label y --attribute place
+      spurless fit jtt -D conflicting=0.1 --preset digits -M upweight=5 --seeds 3
     """
     from spurless.bench.fitting import fit as fit_one
-    from spurless.models import build
     from spurless.models.weights import load_weights, save_weights
     from spurless.train.run import Engine, is_main_process
 
@@ -103,10 +123,14 @@ def fit(
     written = _sections(config)
     train = {**written["train"], **{key: value for key, value in said.items() if value is not None}}
     columns = Columns(label, attribute, split, root)
+    data_options = {**written["data"], **pairs(data_option, "--data-option")}
+    model_options = {**written["model"], **pairs(model_option, "--model-option")}
+    method_options = {**written["method"], **pairs(method_option, "--method-option")}
+    _check_method_options(method, method_options, signature(fit_one).parameters)
     check_writable(out)
     for number in range(seed, seed + seeds):
-        splits = open_data(data, {**written["data"], **pairs(data_option, "--data-option")}, columns, number)
-        built = build(model, splits, seed=number, **written["model"], **pairs(model_option, "--model-option"))
+        splits = open_data(data, data_options, columns, number)
+        built = build_model(model, splits, number, model_options)
         if weights is not None:
             load_weights(weights, built)
             built.trained = True
@@ -122,12 +146,12 @@ def fit(
                 engine=Engine(device, devices, strategy, precision, workers),
                 folder=out / "checkpoints",
                 progress=progress,
-                **written["method"],
-                **pairs(method_option, "--method-option"),
+                **method_options,
             )
         if not is_main_process():
             continue
-        place = out / f"{method}-{splits.name.split('/')[-1]}-seed{number}-{fitted.record.key[:8]}.safetensors"
+        name = re.sub(r"[^\w.+-]+", "-", splits.name)
+        place = out / f"{method}-{name}-seed{number}-{fitted.record.key[:8]}.safetensors"
         save_weights(place, fitted.model)
         append(out / "records.jsonl", fitted.record)
         _forget_checkpoints(out / "checkpoints", fitted.record.key)
@@ -138,17 +162,6 @@ def fit(
             print(f"record in {out / 'records.jsonl'}, weights in {place}\n")
 
 
-def check_writable(folder: Path) -> None:
-    """Refuse an output folder that cannot be written before the first hour, not after."""
-    probe = folder / ".spurless-probe"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"x")
-        probe.unlink()
-    except OSError as error:
-        raise unwritable(folder, error) from None
-
-
 def _sections(path: Path | None) -> dict[str, Mapping[str, Any]]:
     """Read the sections of a run's TOML file; a section that is not one of them is refused."""
     known = ("data", "model", "method", "train")
@@ -157,6 +170,13 @@ def _sections(path: Path | None) -> dict[str, Mapping[str, Any]]:
         if name not in known or not isinstance(section, dict):
             raise BadInput(f"[{name}] is no section", where=path, expected=", ".join(f"[{word}]" for word in known))
     return {name: found.get(name, {}) for name in known}
+
+
+def _check_method_options(method: str, options: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
+    """Refuse an option that a flag of its own says, or nothing does: it would reach the library as its argument."""
+    for key in options:
+        if key in taken:
+            raise BadInput(f"method {method!r} has no option {key!r}", do="See the flags of: spurless fit --help")
 
 
 def _forget_checkpoints(folder: Path, key: str) -> None:

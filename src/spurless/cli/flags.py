@@ -7,37 +7,95 @@ from typing import Annotated
 
 import typer
 
-OWN = "Own data"
+DATA = "Data"
+MODEL = "Model"
+METHOD = "Method"
+TRAINING = "Training"
 MACHINE = "Machine"
+OUTPUT = "Output"
 
-Data = Annotated[str, typer.Option(help="Name (spurless ls datasets), or a path: class folders, a CSV, an npz file.")]
-DataOption = Annotated[
-    list[str], typer.Option("--data-option", "-D", help="Option of the dataset as KEY=VALUE, such as conflicting=0.01.")
+Data = Annotated[
+    str,
+    typer.Option(help="Name (see: spurless ls datasets) or path: class folders, CSV, npz.", rich_help_panel=DATA),
 ]
-CsvLabel = Annotated[str | None, typer.Option(help="CSV column that holds the class.", rich_help_panel=OWN)]
+DataOption = Annotated[
+    list[str],
+    typer.Option(
+        "--data-option",
+        "-D",
+        help="Option of the dataset, such as conflicting=0.01; repeat for more.",
+        metavar="KEY=VALUE",
+        rich_help_panel=DATA,
+    ),
+]
+CsvLabel = Annotated[
+    str | None, typer.Option(help="CSV column of the class.", metavar="COLUMN", rich_help_panel=DATA)
+]
 CsvAttribute = Annotated[
-    str | None, typer.Option(help="CSV column that holds the attribute; several as A,B.", rich_help_panel=OWN)
+    str | None,
+    typer.Option(help="CSV column of the attribute; several as A,B.", metavar="COLUMN", rich_help_panel=DATA),
 ]
 CsvSplit = Annotated[
-    str | None, typer.Option(help="CSV column that holds the split (train, val, test or 0, 1, 2).", rich_help_panel=OWN)
+    str | None,
+    typer.Option(
+        help="CSV column of the split: train, val, test or 0, 1, 2.",
+        metavar="COLUMN",
+        show_default="cut at random",
+        rich_help_panel=DATA,
+    ),
 ]
-CsvRoot = Annotated[Path | None, typer.Option(help="Folder that the CSV's file names start from.", rich_help_panel=OWN)]
-Model = Annotated[str, typer.Option(help="Model to build (spurless ls models), such as torchvision:resnet18.")]
+CsvRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder that the CSV's image files start from.",
+        metavar="FOLDER",
+        show_default="that of the CSV",
+        rich_help_panel=DATA,
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="Model to build (see: spurless ls models), such as torchvision:resnet18.", rich_help_panel=MODEL
+    ),
+]
 ModelOption = Annotated[
-    list[str], typer.Option("--model-option", "-O", help="Option of the model as KEY=VALUE, such as width=64.")
+    list[str],
+    typer.Option(
+        "--model-option",
+        "-O",
+        help="Option of the model, such as width=64; repeat for more.",
+        metavar="KEY=VALUE",
+        rich_help_panel=MODEL,
+    ),
 ]
 MethodOption = Annotated[
-    list[str], typer.Option("--method-option", "-M", help="Option of the method as KEY=VALUE, such as upweight=20.")
+    list[str],
+    typer.Option(
+        "--method-option",
+        "-M",
+        help="Option of the method, such as upweight=20; repeat for more.",
+        metavar="KEY=VALUE",
+        rich_help_panel=METHOD,
+    ),
 ]
-Select = Annotated[str, typer.Option(help="Which epoch to keep (spurless ls criteria), such as val-average.")]
-Seed = Annotated[int, typer.Option(help="Seed of data, weights and training.")]
+Select = Annotated[
+    str, typer.Option(help="Epoch to keep (see: spurless ls criteria), such as val-average.", rich_help_panel=METHOD)
+]
+Seed = Annotated[int, typer.Option(help="Seed of data, weights and training; not negative.", min=0)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)]
 Devices = Annotated[int, typer.Option(help="Train one model on so many devices.", min=1, rich_help_panel=MACHINE)]
 Strategy = Annotated[str, typer.Option(help="How several devices work together: ddp, fsdp.", rich_help_panel=MACHINE)]
 Precision = Annotated[str, typer.Option(help="auto (float32), bf16-mixed or 16-mixed.", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(help="Processes that read streamed data.", min=0, rich_help_panel=MACHINE)]
 ConfigFile = Annotated[
-    Path | None, typer.Option(help="TOML file with [data], [model], [method], [train]; flags win over it.")
+    Path | None,
+    typer.Option(
+        help="TOML file of options, in sections \\[data], \\[model], \\[method], \\[train]; flags win over it.",
+        metavar="FILE",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Draw no progress bar.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON for machines instead of a table.", metavar="", rich_help_panel=OUTPUT)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Draw no progress bar.", metavar="", rich_help_panel=OUTPUT)]

@@ -20,6 +20,6 @@ def report(
       spurless report runs/records.jsonl --out report.html
     """
     from spurless.core.records import read_all
-    from spurless.report import write_report
+    from spurless.reporting import write_report
 
     print(write_report(out, read_all(records), title=title))

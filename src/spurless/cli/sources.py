@@ -1,4 +1,4 @@
-"""Sources: from what a user types after ``--data`` to splits."""
+"""Sources: from what a user types after ``--data`` and ``--model`` to splits and a model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from spurless.core.errors import BadInput, did_you_mean
 from spurless.data.grouped import Splits
+from spurless.models.classifier import Classifier
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,17 @@ class Columns:
     root: Path | None = None
 
 
-def open_data(source: str, options: Mapping[str, str], columns: Columns, seed: int) -> Splits:
+def open_data(source: str, options: Mapping[str, Any], columns: Columns, seed: int) -> Splits:
     """Open a dataset by name, or a user's own folder, CSV or npz file by path."""
     from spurless.data import DATASETS, from_csv, from_folder, from_npz, load
 
     if source in DATASETS:
+        if "name" in options:
+            raise BadInput(f"dataset {source!r} has no option 'name'", do="Say which dataset with --data NAME.")
+        if columns != Columns():
+            raise BadInput(
+                "--label, --attribute, --split and --root are for CSV files", got=f"--data {source}", do="Leave them out."
+            )
         return load(source, **{"seed": seed, **options})
     path = Path(source)
     sized: dict[str, Any] = {"size": _whole(options, "size")} if "size" in options else {}
@@ -65,8 +72,18 @@ def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any], fr
     return splits
 
 
-def _whole(options: Mapping[str, str], key: str) -> int:
+def build_model(name: str, splits: Splits, seed: int, options: Mapping[str, Any]) -> Classifier:
+    """Build a model for these data, with the options that a user gave."""
+    from spurless.models import build
+
+    for key in ("name", "data", "seed", "input_shape", "n_classes"):
+        if key in options:
+            raise BadInput(f"{name} has no option {key!r}", do="It follows from --model, --data and --seed.")
+    return build(name, splits, seed=seed, **options)
+
+
+def _whole(options: Mapping[str, Any], key: str) -> int:
     try:
         return int(options[key])
-    except ValueError:
+    except (TypeError, ValueError):
         raise BadInput(f"option {key!r} must be a whole number", got=options[key]) from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spurless.core.errors import BadInput
+from spurless.core.files import unwritable
 
 SCHEMA = 1
 
@@ -141,15 +142,6 @@ def read(path: Path | str) -> list[Record]:
 def read_all(paths: Iterable[Path | str]) -> list[Record]:
     """Return the records of several files, in order; a folder stands for every ``*.jsonl`` in it."""
     return [record for path in paths for file in _files(Path(path)) for record in read(file)]
-
-
-def unwritable(path: Path, error: OSError) -> BadInput:
-    """Return the error for a place that cannot be written."""
-    return BadInput(
-        f"cannot write here: {error.strerror or error}",
-        where=path,
-        do="Choose another place with --out, or free some space.",
-    )
 
 
 def _files(path: Path) -> Iterator[Path]:

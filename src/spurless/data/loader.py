@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessError
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Batch, Grouped, Input, Source
 
@@ -138,20 +138,35 @@ class Loader:
             num_workers=self.workers,
             generator=torch.Generator(),  # else every epoch would move the global generator
             pin_memory=self.device.type == "cuda",
-            collate_fn=torch.stack,
+            collate_fn=_stack,
         )
         for index, x in zip(indices, loader, strict=True):
+            if isinstance(x, SpurlessError):
+                raise x
             yield self._batch(x.to(self.device, non_blocking=True), index.to(self.device))
 
 
-class _Items(torch.utils.data.Dataset[Tensor]):
-    """A source in the form that DataLoader workers take."""
+class _Items(torch.utils.data.Dataset["Tensor | SpurlessError"]):
+    """A source in the form that DataLoader workers take.
+
+    An error of ours travels as a value: raised in a worker, it would arrive wrapped in a traceback.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
-    def __getitem__(self, i: int) -> Tensor:
-        return self.source[i]
+    def __getitem__(self, i: int) -> Tensor | SpurlessError:
+        try:
+            return self.source[i]
+        except SpurlessError as error:
+            return error
 
     def __len__(self) -> int:
         return len(self.source)
+
+
+def _stack(items: list[Tensor | SpurlessError]) -> Tensor | SpurlessError:
+    for item in items:
+        if isinstance(item, SpurlessError):
+            return item
+    return torch.stack([item for item in items if isinstance(item, Tensor)])

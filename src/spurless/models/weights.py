@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
-from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput
-from spurless.core.records import unwritable
+from spurless.core.files import replace_file
 from spurless.models.classifier import Classifier, head_places
 from spurless.models.masks import is_pruned, make_permanent
 
@@ -42,18 +39,15 @@ def save_weights(path: Path | str, model: Classifier) -> None:
         "head_path": model.head_path,
         "trained": model.trained,
     }
-    scratch = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, scratch, metadata={"format": "pt", "spurless": json.dumps(info, default=str)})
-        _sync(scratch)
-        scratch.replace(path)
-    except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
-        raise unwritable(path, error if isinstance(error, OSError) else OSError(str(error))) from None
-    with suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
-        _sync(path.parent)
+    header = {"format": "pt", "spurless": json.dumps(info, default=str)}
+
+    def write(scratch: Path) -> None:
+        try:
+            save_file(tensors, scratch, metadata=header)
+        except SafetensorError as error:
+            raise OSError(str(error)) from None
+
+    replace_file(path, write)
 
 
 def load_weights(path: Path | str, model: Classifier) -> None:
@@ -152,11 +146,3 @@ def _unreadable(path: Path, error: Exception) -> BadInput:
             "model.load_state_dict(torch.load(path, weights_only=True)), then save_weights(new_path, wrap(model)).",
         )
     return BadInput(f"the file is not a whole safetensors file: {error}", where=path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from spurless.core.errors import BadInput
-from spurless.core.records import unwritable
+from spurless.core.files import replace_file
 
 
 @dataclass
@@ -33,18 +32,14 @@ class Checkpoints:
 
     def save(self, stage: str, state: dict[str, Any]) -> None:
         """Replace the stage's file; a kill at any moment leaves the old or the new one."""
-        path = self._path(stage)
-        temporary = path.with_suffix(".tmp")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                torch.save({"key": self.key, **state}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except (OSError, RuntimeError) as error:
-            temporary.unlink(missing_ok=True)
-            raise unwritable(path, error if isinstance(error, OSError) else OSError(str(error))) from None
+
+        def write(scratch: Path) -> None:
+            try:
+                torch.save({"key": self.key, **state}, scratch)
+            except RuntimeError as error:  # what torch raises on a full disk
+                raise OSError(str(error)) from None
+
+        replace_file(self._path(stage), write)
         self._last[stage] = time.monotonic()
 
     def load(self, stage: str) -> dict[str, Any] | None:
@@ -68,7 +63,7 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Remove every stage, once the run is recorded."""
-        for path in [*self.folder.glob("stage-*.pt"), *self.folder.glob("stage-*.tmp")]:
+        for path in [*self.folder.glob("stage-*.pt"), *self.folder.glob(".stage-*.tmp")]:
             path.unlink(missing_ok=True)
         if self.folder.exists() and not any(self.folder.iterdir()):
             self.folder.rmdir()

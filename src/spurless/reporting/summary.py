@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spurless.core.records import Record
-from spurless.report.arms import Arm, Change, Study
-from spurless.report.gather import studies
-from spurless.report.words import listed, name, percent, plural, points, quoted, span
+from spurless.reporting.arms import Arm, Change, Study
+from spurless.reporting.gather import studies
+from spurless.reporting.words import listed, name, percent, plural, points, quoted, span
 
 LABELS_USED = {
     "train_attributes": "attribute labels of the train split",

@@ -1,11 +1,11 @@
-"""Report: records in, one page that a person can read out."""
+"""Reporting: records in, one page that a person can read out."""
 
 from __future__ import annotations
 
-from spurless.report.arms import Arm, Change, Estimate, Study
-from spurless.report.gather import studies
-from spurless.report.page import Picture, write_report
-from spurless.report.summary import (
+from spurless.reporting.arms import Arm, Change, Estimate, Study
+from spurless.reporting.gather import studies
+from spurless.reporting.page import Picture, report, write_report
+from spurless.reporting.summary import (
     Summary,
     cautions,
     compare,
@@ -30,6 +30,7 @@ __all__ = [
     "findings",
     "headline",
     "limits",
+    "report",
     "studies",
     "summarise",
     "supervision",

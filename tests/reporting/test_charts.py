@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from spurless.core.records import Record
-from spurless.report.charts import WORST_SHOWN, before_after, by_group, curves, heat_map, look, shown_groups
-from spurless.report.gather import studies
+from spurless.reporting.charts import WORST_SHOWN, before_after, by_group, curves, heat_map, look, shown_groups
+from spurless.reporting.gather import studies
 
 Make = Callable[..., Record]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spurless.report.arms import Arm, Estimate, Study
-from spurless.report.words import MINUS, duration, listed, name, percent, plain, plural, points, span
+from spurless.reporting.arms import Arm, Estimate, Study
+from spurless.reporting.words import MINUS, duration, listed, name, percent, plain, plural, points, span
 
 METRICS = {
     "average": ("Average", "Share of all test examples that are right.", "share"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spurless.report.arms import Estimate
-from spurless.report.words import MINUS, duration, listed, name, percent, plain, plural, points, signed, span
+from spurless.reporting.arms import Estimate
+from spurless.reporting.words import MINUS, duration, listed, name, percent, plain, plural, points, signed, span
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.0, "0.0 %"), (1.0, "100.0 %"), (-1e-9, "0.0 %"), (float("nan"), "n/a")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from spurless.report.arms import Estimate, number
+from spurless.reporting.arms import Estimate, number
 
 MISSING = "n/a"
 MINUS = "\u2212"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spurless.report.arms import Arm, Estimate, Study, number
-from spurless.report.words import name, percent, span
+from spurless.reporting.arms import Arm, Estimate, Study, number
+from spurless.reporting.words import name, percent, span
 
 MANY_GROUPS = 30
 WORST_SHOWN = 15
@@ -51,7 +51,7 @@ def before_after(study: Study) -> Chart | None:
             traces.append(_dot(estimate, row, colour, symbol, size=12) | {"hovertemplate": hover})
     layout = _rows([arm.name for arm in arms], [float(row) for row in range(len(arms))], -0.42)
     layout["annotations"] += [label for row, arm in enumerate(arms) for label in _ends(arm, row)]
-    layout["xaxis"] |= {"range": [-14, 118]}
+    layout["xaxis"] |= {"range": [-20, 119]}
     layout["yaxis"] |= {"range": [len(arms) - 0.55, -0.75]}
     if len(arms) > 1:
         mark = 100 * (arms[0].worst.mean or 0.0)

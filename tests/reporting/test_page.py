@@ -14,8 +14,8 @@ import pytest
 
 from spurless.core.errors import BadInput
 from spurless.core.records import Record
-from spurless.report import Picture, write_report
-from spurless.report.page import embed, render
+from spurless.reporting import Picture, write_report
+from spurless.reporting.page import embed, render
 
 Make = Callable[..., Record]
 HOSTILE = "</script><script>alert(1)</script>"
@@ -184,5 +184,5 @@ def test_a_bare_record_still_makes_a_page(make: Make) -> None:
 
 
 def test_report_does_not_need_torch() -> None:
-    code = "import sys, spurless.report; assert 'torch' not in sys.modules and 'plotly' not in sys.modules"
+    code = "import sys, spurless.reporting; assert 'torch' not in sys.modules and 'plotly' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spurless.core.records import Record
-from spurless.report.gather import studies
+from spurless.reporting.gather import studies
 
 Make = Callable[..., Record]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from spurless.core.records import GroupRow, Record
-from spurless.report import cautions, compare, describe, findings, headline, limits, studies, summarise, supervision
-from spurless.report.summary import doubts
+from spurless.reporting import cautions, compare, describe, findings, headline, limits, studies, summarise, supervision
+from spurless.reporting.summary import doubts
 
 Make = Callable[..., Record]
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from base64 import b64encode
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
-from typing import Any
+from typing import Any, Protocol
 
 from spurless.core.errors import BadInput
-from spurless.core.records import Record, unwritable
-from spurless.report.arms import Study, size_of
-from spurless.report.charts import MANY_GROUPS, Chart, before_after, by_group, curves, heat_map, look, shown_groups
-from spurless.report.summary import Summary, limits, summarise, supervision
-from spurless.report.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
-from spurless.report.words import listed, name, percent, plural, signed, span
+from spurless.core.files import replace_file
+from spurless.core.records import Record
+from spurless.reporting.arms import Study, size_of
+from spurless.reporting.charts import MANY_GROUPS, Chart, before_after, by_group, curves, heat_map, look, shown_groups
+from spurless.reporting.summary import Summary, limits, summarise, supervision
+from spurless.reporting.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
+from spurless.reporting.words import listed, name, percent, plural, signed, span
 
 TEMPLATES = Path(__file__).parent / "templates"
 MANY_ARMS = 6
@@ -37,6 +35,26 @@ class Picture:
     alt: str
 
 
+class HasRecord(Protocol):
+    """Anything that carries its record, such as what ``fit`` returns."""
+
+    @property
+    def record(self) -> Record:
+        """What the run used and found."""
+
+
+def report(
+    path: Path | str,
+    runs: Sequence[HasRecord | Record],
+    *,
+    title: str | None = None,
+    pictures: Sequence[Picture] = (),
+) -> Path:
+    """Write one page about some runs, as returned by ``fit`` or read from records; see :func:`write_report`."""
+    records = [run if isinstance(run, Record) else run.record for run in runs]
+    return write_report(path, records, title=title, pictures=pictures)
+
+
 def write_report(
     path: Path | str, records: Sequence[Record], *, title: str | None = None, pictures: Sequence[Picture] = ()
 ) -> Path:
@@ -48,7 +66,8 @@ def write_report(
     if not records:
         raise BadInput("there is nothing to report", expected="at least one record", do="Run spurless fit first.")
     path = Path(path)
-    _replace(path, render(records, title=title, pictures=pictures).encode("utf-8", "replace"))
+    text = render(records, title=title, pictures=pictures).encode("utf-8", "replace")
+    replace_file(path, lambda scratch: scratch.write_bytes(text))
     return path
 
 
@@ -177,18 +196,3 @@ def _data_uri(picture: Picture) -> str:
     if not data.startswith(PNG):
         raise BadInput("the picture is not a PNG", where=f"picture {picture.title!r}", do="Save it as PNG.")
     return "data:image/png;base64," + b64encode(data).decode()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name[:40]}.{token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise unwritable(path, error) from None

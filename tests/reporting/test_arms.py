@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spurless.core.records import GroupRow, Record
-from spurless.report.arms import Arm, Change, Estimate, average_of, size_of, wilson
+from spurless.reporting.arms import Arm, Change, Estimate, average_of, size_of, wilson
 
 Make = Callable[..., Record]
 
@@ -27,7 +27,7 @@ def test_one_run_has_no_spread(make: Make) -> None:
 
 
 def test_an_empty_group_is_never_the_worst(make: Make) -> None:
-    groups = (GroupRow("empty", 0, None, None, None), GroupRow("nan", 5, float("nan"), None, None))
+    groups = (GroupRow("empty", 0, 0.0, None, None), GroupRow("nan", 5, float("nan"), None, None))
     arm = Arm("ERM", (make(groups=(*groups, GroupRow("real", 10, 0.5, 0.2, 0.8))),))
     assert arm.worst_names == ("real",)
     assert arm.worst.mean == 0.5

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spurless.core.records import Record
-from spurless.report.gather import studies
-from spurless.report.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
+from spurless.reporting.gather import studies
+from spurless.reporting.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
 
 Make = Callable[..., Record]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spurless.core.records import Record
-from spurless.report.arms import Arm, Study
+from spurless.reporting.arms import Arm, Study
 
 SPELLING = {
     "erm": "ERM",

@@ -1,0 +1,50 @@
+# Each word makes its own .venv and installs what it needs; Python 3.11 or newer and make are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test check docs format clean help
+
+help:
+	@echo "make demo    a classifier that cheats, its repair, and the proof, on one page"
+	@echo "make test    lint, types, tests"
+	@echo "make check   what make test does, and the documentation"
+	@echo "make docs    the documentation, into site/"
+	@echo "make format  format the code"
+	@echo "make clean   remove what these words made"
+
+demo: $(VENV)/.run
+	$(BIN)/spurless demo
+
+test: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+check: test docs
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate.py
+	$(BIN)/mkdocs build --strict
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) site dist build demo .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Spurless needs Python 3.11 or newer; name one with make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.run

@@ -1,0 +1,36 @@
+"""Docstrings for the site: Sphinx roles become code, ``.. math::`` becomes a block of LaTeX."""
+
+from __future__ import annotations
+
+import re
+from textwrap import dedent, indent
+from typing import Any
+
+import griffe
+
+ROLE = re.compile(r":(?:class|func|meth|attr|mod|math):`~?([^`]+)`")
+MATH = re.compile(r"^(?P<pad> *)\.\. math::(?P<first>[^\n]*)\n(?P<rest>(?:(?P=pad) +\S[^\n]*\n|\n)*)", re.MULTILINE)
+
+
+class PlainDocstrings(griffe.Extension):
+    """Rewrite every docstring before it is parsed."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002  the name of the hook
+        """Rewrite one."""
+        if obj.docstring is not None:
+            obj.docstring.value = plain(obj.docstring.value)
+
+
+def plain(text: str) -> str:
+    """Return Markdown.
+
+    Example:
+        >>> plain("See :class:`Classifier`.")
+        'See `Classifier`.'
+    """
+    return ROLE.sub(r"`\1`", MATH.sub(_block, text + "\n").rstrip("\n"))
+
+
+def _block(found: re.Match[str]) -> str:
+    body = f"{found['first'].strip()}\n{dedent(found['rest']).strip()}".strip()
+    return indent(f"```latex\n{body}\n```\n", found["pad"]) + "\n"

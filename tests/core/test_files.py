@@ -1,0 +1,52 @@
+"""Files are replaced whole, and nothing but a file is replaced."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from spurless.core.errors import BadInput
+from spurless.core.files import check_writable, replace_file
+
+
+def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    replace_file(path, lambda scratch: scratch.write_text("one"))
+    replace_file(path, lambda scratch: scratch.write_text("two"))
+    assert path.read_text() == "two"
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]  # no scratch file is left
+
+
+def test_a_failed_write_leaves_the_old_content_and_no_scratch_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def fail(scratch: Path) -> None:
+        scratch.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(BadInput, match="cannot write here: No space left on device"):
+        replace_file(path, fail)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_a_device_or_a_folder_is_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(BadInput, match="this is no ordinary file"):
+            replace_file(path, lambda scratch: scratch.write_text("x"))
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_folder_under_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BadInput, match="cannot write here"):
+        check_writable(tmp_path / "file" / "out")
+
+
+def test_a_folder_that_can_be_written_is_left_empty(tmp_path: Path) -> None:
+    check_writable(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
