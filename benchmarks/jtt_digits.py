@@ -35,7 +35,7 @@ def main() -> None:
             row[name] = [round(value, 2) for value in values]
         row["mean"] = round(sum(sum(row[name]) / 3 for name in SETS) / len(SETS), 2)
         rows.append(row)
-    best = max(rows, key=lambda row: row["mean"])  # type: ignore[arg-type,return-value]  # numbers
+    best = max(rows, key=lambda row: row["mean"])
 
     print(
         json.dumps(

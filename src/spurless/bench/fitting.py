@@ -107,7 +107,7 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
     run.progress = protocol.progress
     run.score = _scorer(criterion, data.val, run)
     fresh = info.start == "trained" and not model.trained
-    if run.device.type == "cuda":
+    if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
 
     begin = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -71,6 +72,8 @@ def main() -> None:
     """Run the command line."""
     parent = os.getppid()
     try:
+        # Lightning announces every process it starts
+        logging.getLogger("lightning.fabric.utilities").setLevel(logging.WARNING)
         with _warnings_in_one_line():
             status = app(prog_name="spurless", standalone_mode=False)
         sys.stdout.flush()
@@ -100,7 +103,8 @@ def _sentence(error: SpurlessError | typer.TyperException) -> str:
         return str(error)
     context = getattr(error, "ctx", None)
     text = error.format_message()
-    return f"{text.removesuffix('.')}. See: {context.command_path} --help" if context is not None else text
+    text += "" if text.endswith((".", "?")) else "."
+    return f"{text} See: {context.command_path} --help" if context is not None else text
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +12,11 @@ from spurless.core.records import Record
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Any]:
-    """Draw a bar per stage on standard error; yields the callback that the library reports to, or None when quiet."""
-    if quiet:
+    """Draw a bar per stage on standard error; yields the callback that the library reports to.
+
+    It yields None when quiet, or when nobody looks: a log wants no bars.
+    """
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -51,6 +55,15 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], rig
     for row in rows:
         grid.add_row(*(escape(cell) for cell in row))
     Console().print(grid)
+
+
+def fact(word: str, text: str) -> None:
+    """Print a word and what it stands for, no wider than the terminal."""
+    from shutil import get_terminal_size
+    from textwrap import fill
+
+    width = max(40, get_terminal_size().columns)
+    print(fill(f"{word:<10} {text}", width, subsequent_indent=" " * 11, break_on_hyphens=False))
 
 
 def show_record(record: Record, most: int = 20) -> None:

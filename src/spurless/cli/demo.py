@@ -21,13 +21,18 @@ STORY = ("erm", "jtt", "group-resample", "dfr")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page and the records.")] = Path("demo"),
     seeds: Annotated[int, typer.Option(help="How often to repeat everything, with other seeds.", min=1)] = 3,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.", metavar="")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier that cheats, show the groups it fails, repair it, and prove it, on one page.
 
-    The data are handwritten digits, 0-4 against 5-9. In training 99 % of the first carry a red square and 99 % of the
-    second do not; in the test half of each do. Runs offline on a CPU in about a minute.
+    The data are handwritten digits, 0-4 against 5-9. In training 99 % of the first
+    carry a red square and 99 % of the second do not; in the test half of each do.
+    Runs offline on a CPU in about a minute.
+
+    Examples:
+      spurless demo
+      spurless demo --out story --seeds 1 --open
     """
     import torch
 

@@ -18,6 +18,8 @@ from spurless.cli.flags import (
     TRAINING,
     ConfigFile,
     CsvAttribute,
+    CsvFeatures,
+    CsvFile,
     CsvLabel,
     CsvRoot,
     CsvSplit,
@@ -55,6 +57,8 @@ def fit(
     label: CsvLabel = None,
     attribute: CsvAttribute = None,
     split: CsvSplit = None,
+    features: CsvFeatures = None,
+    file: CsvFile = None,
     root: CsvRoot = None,
     model: Model = "small-cnn",
     model_option: ModelOption = [],
@@ -122,7 +126,7 @@ def fit(
     }  # fmt: skip
     written = _sections(config)
     train = {**written["train"], **{key: value for key, value in said.items() if value is not None}}
-    columns = Columns(label, attribute, split, root)
+    columns = Columns(label, attribute, split, features, file, root)
     data_options = {**written["data"], **pairs(data_option, "--data-option")}
     model_options = {**written["model"], **pairs(model_option, "--model-option")}
     method_options = {**written["method"], **pairs(method_option, "--method-option")}

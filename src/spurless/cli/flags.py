@@ -28,9 +28,7 @@ DataOption = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-CsvLabel = Annotated[
-    str | None, typer.Option(help="CSV column of the class.", metavar="COLUMN", rich_help_panel=DATA)
-]
+CsvLabel = Annotated[str | None, typer.Option(help="CSV column of the class.", metavar="COLUMN", rich_help_panel=DATA)]
 CsvAttribute = Annotated[
     str | None,
     typer.Option(help="CSV column of the attribute; several as A,B.", metavar="COLUMN", rich_help_panel=DATA),
@@ -41,6 +39,24 @@ CsvSplit = Annotated[
         help="CSV column of the split: train, val, test or 0, 1, 2.",
         metavar="COLUMN",
         show_default="cut at random",
+        rich_help_panel=DATA,
+    ),
+]
+CsvFeatures = Annotated[
+    str | None,
+    typer.Option(
+        help="CSV columns of the features, as A,B; for tables of numbers.",
+        metavar="COLUMNS",
+        show_default="all others",
+        rich_help_panel=DATA,
+    ),
+]
+CsvFile = Annotated[
+    str | None,
+    typer.Option(
+        help="CSV column of the image files; for tables of images.",
+        metavar="COLUMN",
+        show_default="file, path or image",
         rich_help_panel=DATA,
     ),
 ]
@@ -55,9 +71,7 @@ CsvRoot = Annotated[
 ]
 Model = Annotated[
     str,
-    typer.Option(
-        help="Model to build (see: spurless ls models), such as torchvision:resnet18.", rich_help_panel=MODEL
-    ),
+    typer.Option(help="Model to build (see: spurless ls models), such as torchvision:resnet18.", rich_help_panel=MODEL),
 ]
 ModelOption = Annotated[
     list[str],

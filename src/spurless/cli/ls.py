@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Callable
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
@@ -12,29 +13,47 @@ from spurless.cli.console import table
 from spurless.cli.flags import Json
 from spurless.core.errors import UnknownName
 
-Rows = list[dict[str, str]]
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One table: its rows in full, for machines, and what fits on 80 columns, for people."""
+
+    rows: Callable[[], list[Row]]
+    shown: tuple[str, ...]
+    right: tuple[int, ...] = ()
+    more: str = ""
+    """Where to read on."""
 
 
 def ls(
-    what: Annotated[str, typer.Argument(help="methods, datasets, models, metrics, criteria or claims.")] = "methods",
+    what: Annotated[
+        str, typer.Argument(help="methods, datasets, models, metrics, criteria or claims.", metavar="WHAT")
+    ] = "methods",
     json: Json = False,
 ) -> None:
     """List what there is: methods, datasets, models, metrics, criteria or claims.
 
-    Example:
+    The table shows what fits; --json prints everything, options and presets too.
 
+    Examples:
       spurless ls datasets
+      spurless ls methods --json
     """
     if what not in TABLES:
         raise UnknownName("list", what, TABLES)
-    rows = TABLES[what]()
+    listing = TABLES[what]
+    rows = listing.rows()
     if json:
         print(json_module.dumps(rows, indent=2))
-    else:
-        table(what, list(rows[0]), [list(row.values()) for row in rows])
+        return
+    table(what, listing.shown, [[row[name] for name in listing.shown] for row in rows], right=listing.right)
+    if listing.more:
+        print(f"\n{listing.more}")
 
 
-def methods_rows() -> Rows:
+def methods_rows() -> list[Row]:
     """One row per method."""
     from spurless.methods import METHODS
 
@@ -43,18 +62,17 @@ def methods_rows() -> Rows:
             "method": name,
             "paper": method.info.paper,
             "what it does": method.info.summary,
-            "labels it uses": _labels(method.info.train_attributes, method.info.val_labels, method.info.val_attributes),
+            "uses": _labels(*_declared(method.info)) or "labels only",
             "starts from": {"scratch": "scratch", "trained": "a trained model"}[method.info.start],
             "presets": ", ".join(method.presets),
+            "options": options_of(next(iter(method.presets.values()))),
         }
         for name, method in METHODS.items()
     ]
 
 
-def datasets_rows() -> Rows:
+def datasets_rows() -> list[Row]:
     """One row per dataset."""
-    from dataclasses import fields
-
     from spurless.data import DATASETS
 
     return [
@@ -62,27 +80,30 @@ def datasets_rows() -> Rows:
             "dataset": name,
             "what it is": dataset.card.summary,
             "shortcut": dataset.card.attribute,
-            "options": ", ".join(f"{option.name}={option.default}" for option in fields(dataset.config)),
+            "options": options_of(dataset.config()),
         }
         for name, dataset in DATASETS.items()
     ]
 
 
-def models_rows() -> Rows:
+def models_rows() -> list[Row]:
     """One row per model."""
     from spurless.models import MODELS
 
-    return [{"model": name, "what it is": row.description} for name, row in MODELS.items()]
+    return [
+        {"model": name, "what it is": row.description, "options": options_of(row.config())}
+        for name, row in MODELS.items()
+    ]
 
 
-def metrics_rows() -> Rows:
+def metrics_rows() -> list[Row]:
     """One row per metric."""
     from spurless.metrics import METRICS
 
     return [{"metric": name, "what it is": row.what, "needs": row.needs} for name, row in METRICS.items()]
 
 
-def criteria_rows() -> Rows:
+def criteria_rows() -> list[Row]:
     """One row per selection criterion."""
     from spurless.train.select import CRITERIA
 
@@ -90,13 +111,13 @@ def criteria_rows() -> Rows:
         {
             "criterion": name,
             "keeps the epoch with the best": row.what,
-            "looks at": _labels(False, row.labels, row.attributes),
+            "looks at": _labels(False, row.labels, row.attributes) or "nothing",
         }
         for name, row in CRITERIA.items()
     ]
 
 
-def claims_rows() -> Rows:
+def claims_rows() -> list[Row]:
     """One row per claim."""
     from spurless.bench.claims import CLAIMS
 
@@ -107,29 +128,49 @@ def claims_rows() -> Rows:
             "paper": f"{claim.paper:g}",
             "bar": str(claim.bar),
             "seeds": str(claim.seeds),
-            "cost": f"{claim.cost}, {claim.minutes:g} min",
+            "minutes": f"{claim.minutes:g} {claim.cost}",
             "place": claim.place,
         }
         for claim in CLAIMS.values()
     ]
 
 
-TABLES: dict[str, Callable[[], Rows]] = {
-    "methods": methods_rows,
-    "datasets": datasets_rows,
-    "models": models_rows,
-    "metrics": metrics_rows,
-    "criteria": criteria_rows,
-    "claims": claims_rows,
+TABLES: dict[str, Listing] = {
+    "methods": Listing(
+        methods_rows,
+        ("method", "what it does", "uses", "paper"),
+        more="Options and presets: spurless ls methods --json",
+    ),
+    "datasets": Listing(
+        datasets_rows, ("dataset", "what it is", "shortcut"), more="Options and card: spurless data check NAME"
+    ),
+    "models": Listing(models_rows, ("model", "what it is"), more="Options: spurless ls models --json"),
+    "metrics": Listing(metrics_rows, ("metric", "what it is", "needs")),
+    "criteria": Listing(criteria_rows, ("criterion", "keeps the epoch with the best", "looks at")),
+    "claims": Listing(
+        claims_rows,
+        ("claim", "quantity", "paper", "bar", "minutes"),
+        right=(2, 3, 4),
+        more="Rerun one: spurless reproduce CLAIM",
+    ),
 }
+
+
+def _declared(info: Any) -> tuple[bool, bool, bool]:
+    return info.train_attributes, info.val_labels, info.val_attributes
 
 
 def _labels(train_attributes: bool, val_labels: bool, val_attributes: bool) -> str:
     words = []
     if train_attributes:
-        words.append("attributes of train")
+        words.append("train attributes")
     if val_attributes:
-        words.append("labels and attributes of val")
+        words.append("val attributes")
     elif val_labels:
-        words.append("labels of val")
-    return ", ".join(words) or "none beyond the training labels"
+        words.append("val labels")
+    return ", ".join(words)
+
+
+def options_of(config: Any) -> str:
+    """Return what may be set, with the values it has unless it is."""
+    return ", ".join(f"{name}={value}" for name, value in vars(config).items())

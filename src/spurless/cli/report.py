@@ -9,14 +9,15 @@ import typer
 
 
 def report(
-    records: Annotated[list[Path], typer.Argument(help="records.jsonl files, or folders that hold some.")],
+    records: Annotated[
+        list[Path], typer.Argument(help="records.jsonl files, or folders that hold some.", metavar="RECORDS...")
+    ],
     out: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
     """Turn RECORDS into one self-contained HTML page that works without a network.
 
     Example:
-
       spurless report runs/records.jsonl --out report.html
     """
     from spurless.core.records import read_all

@@ -9,46 +9,52 @@ from typing import Annotated
 
 import typer
 
-from spurless.cli.console import progress_bar, table
-from spurless.cli.flags import Device, Json, Precision, Quiet
+from spurless.cli.console import progress_bar
+from spurless.cli.flags import OUTPUT, Device, Json, Precision, Quiet
 
 
 def reproduce(
-    claim: Annotated[str | None, typer.Argument(help="Id of the claim, such as theory/planted-erm.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List every claim with its number, bar and cost.")] = False,
-    seeds: Annotated[int | None, typer.Option(help="Run so many seeds instead of the claim's own.", min=1)] = None,
+    claim: Annotated[
+        str | None, typer.Argument(help="Id of the claim, such as theory/planted-erm.", metavar="CLAIM")
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List every claim with its number, bar and cost.", metavar="")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(help="Run so many seeds.", min=1, show_default="the claim's own number")
+    ] = None,
     device: Device = "auto",
     precision: Precision = "auto",
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of real datasets, for claims that need one [$SPURLESS_DATA].")
+        Path | None,
+        typer.Option(
+            help="Folder of real datasets, for claims that need one.", metavar="FOLDER", show_default="$SPURLESS_DATA"
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Append the records to this file.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Append the records to this file.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Rerun the published or derived number CLAIM and compare.
 
-    The last line reads: ID  ours  paper  bar  HOLDS or FALLS SHORT. The exit status is 0 where the claim holds, 1
-    where it falls short.
+    The last line reads: ID  ours  paper  bar  HOLDS or FALLS SHORT.
+    The exit status is 0 where the claim holds, 1 where it falls short.
 
     Examples:
-
       spurless reproduce --list
-
       spurless reproduce theory/planted-group-dro --seeds 5 --out records.jsonl
     """
     from spurless.bench.claims import CLAIMS, claim_named
     from spurless.bench.reproduce import reproduce as rerun
-    from spurless.cli.ls import claims_rows
+    from spurless.cli.ls import ls
     from spurless.core.errors import BadInput
     from spurless.train.run import Engine
 
     if list_:
-        if json:
-            print(json_module.dumps(claims_rows(), indent=2))
-        else:
-            rows = [[str(value) for value in row.values()] for row in claims_rows()]
-            table("claims", list(claims_rows()[0]), rows, right=(2,))
+        ls("claims", json)
         return
     if claim is None:
         raise BadInput("which claim?", do=f"Name one: {', '.join(CLAIMS)}; or see spurless reproduce --list.")

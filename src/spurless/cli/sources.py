@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spurless.core.errors import BadInput, did_you_mean
-from spurless.data.grouped import Splits
-from spurless.models.classifier import Classifier
+
+if TYPE_CHECKING:
+    from spurless.data.grouped import Splits
+    from spurless.models.classifier import Classifier
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Columns:
     label: str | None = None
     attribute: str | None = None
     split: str | None = None
+    features: str | None = None
+    file: str | None = None
     root: Path | None = None
 
 
@@ -31,7 +35,9 @@ def open_data(source: str, options: Mapping[str, Any], columns: Columns, seed: i
             raise BadInput(f"dataset {source!r} has no option 'name'", do="Say which dataset with --data NAME.")
         if columns != Columns():
             raise BadInput(
-                "--label, --attribute, --split and --root are for CSV files", got=f"--data {source}", do="Leave them out."
+                "--label, --attribute, --split, --features, --file and --root are for CSV files",
+                got=f"--data {source}",
+                do="Leave them out.",
             )
         return load(source, **{"seed": seed, **options})
     path = Path(source)
@@ -55,21 +61,25 @@ def open_data(source: str, options: Mapping[str, Any], columns: Columns, seed: i
 def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any], from_csv: Any) -> Splits:
     if columns.label is None:
         raise BadInput("a CSV needs --label, the column that holds the class", where=path)
-    attribute: Any = columns.attribute
-    if attribute is not None and "," in attribute:
-        attribute = tuple(part.strip() for part in attribute.split(","))
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     splits: Splits = from_csv(
         path,
         label=columns.label,
-        attribute=attribute,
+        attribute=_names(columns.attribute),
         split=columns.split,
+        features=_names(columns.features),
+        file=columns.file,
         root=columns.root,
         seed=seed,
         delimiter=delimiter,
         **sized,
     )
     return splits
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    """Split a list of columns at its commas."""
+    return None if text is None else tuple(part.strip() for part in text.split(","))
 
 
 def build_model(name: str, splits: Splits, seed: int, options: Mapping[str, Any]) -> Classifier:

@@ -32,8 +32,13 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def commit() -> str | None:
-    """Return the commit of the source tree this package runs from, with ``+`` where it was changed since."""
+    """Return the commit of the source tree this package runs from, with ``+`` where it was changed since.
+
+    A tree that travels without its history may say which it is in ``$SPURLESS_COMMIT``.
+    """
     root = Path(__file__).parents[3]
+    if "SPURLESS_COMMIT" in os.environ:
+        return os.environ["SPURLESS_COMMIT"]
     if not (root / ".git").exists():
         return None
     head = _git(root, "rev-parse", "--short=12", "HEAD")

@@ -28,7 +28,8 @@ class Checkpoints:
 
     def due(self, stage: str) -> bool:
         """Return whether it is time to save."""
-        return time.monotonic() - self._last.setdefault(stage, time.monotonic()) >= self.seconds
+        now = time.monotonic()
+        return now - self._last.setdefault(stage, now) >= self.seconds
 
     def save(self, stage: str, state: dict[str, Any]) -> None:
         """Replace the stage's file; a kill at any moment leaves the old or the new one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -141,6 +142,7 @@ def _fabric(engine: Engine) -> Any:
     accelerator, index = _accelerator(engine.device)
     from lightning.fabric import Fabric
 
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # its tips are not ours to give
     try:
         fabric = Fabric(
             accelerator=accelerator,

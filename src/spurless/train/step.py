@@ -137,12 +137,14 @@ class GraphedSteps(Steps):
 
     def _capture(self) -> None:
         self.optimiser.zero_grad()
-        graph = torch.cuda.CUDAGraph()
+        graph, generator = torch.cuda.CUDAGraph(), torch.cuda.default_generators[self.run.device.index or 0]
+        spare = generator.clone_state()
         try:
             with torch.cuda.graph(graph):
                 self._body()
             self.graph = graph
         except RuntimeError as error:
+            generator.graphsafe_set_state(spare)  # a capture cut short leaves the old state unusable
             warnings.warn(
                 f"The step could not be captured as a CUDA graph and runs eagerly ({str(error).splitlines()[0]}). "
                 "A stage whose objective looks at values must not be static.",

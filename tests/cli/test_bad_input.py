@@ -1,0 +1,117 @@
+"""Bad words: an unknown name, option, section or number is one sentence that names it, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Refused = Callable[..., None]
+
+WORDS = {
+    "method": ("fit", "groupdro"),
+    "dataset": ("fit", "erm", "--data", "patched-digit"),
+    "model": ("fit", "erm", "--model", "smal-cnn"),
+    "torchvision model": ("fit", "erm", "--model", "torchvision:resnet81"),
+    "preset": ("fit", "erm", "--data", "planted", "--model", "mlp", "--preset", "plane"),
+    "criterion": ("fit", "erm", "--data", "planted", "--model", "mlp", "--select", "val-averag"),
+    "dataset option": ("fit", "erm", "--data", "planted", "-D", "n_trian=5"),
+    "model option": ("fit", "erm", "--data", "planted", "--model", "mlp", "-O", "widht=5"),
+    "list": ("ls", "method"),
+    "claim": ("reproduce", "theory/planted-er"),
+    "dataset to check": ("data", "check", "plantd"),
+    "command": ("fti", "erm"),
+    "flag": ("fit", "erm", "--epoch", "3"),
+}
+NEAR = {
+    "method": r"No method is called 'groupdro'\. Did you mean 'group-dro'\? Known: .*erm",
+    "dataset": r"'patched-digit' is no dataset's name.*Did you mean 'patched-digits'\?",
+    "model": r"No model is called 'smal-cnn'\. Did you mean 'small-cnn'\?",
+    "torchvision model": r"No torchvision model is called 'resnet81'\. Did you mean 'resnet18'\?",
+    "preset": r"No preset of erm is called 'plane'\. Did you mean 'plain'\?",
+    "criterion": r"No selection criterion is called 'val-averag'\. Did you mean 'val-average'\?",
+    "dataset option": r"dataset 'planted' has no option 'n_trian'\. Did you mean 'n_train'\?",
+    "model option": r"mlp has no option 'widht'\. Did you mean 'width'\?",
+    "list": r"No list is called 'method'\. Did you mean 'methods'\?",
+    "claim": r"No claim is called 'theory/planted-er'\. Did you mean 'theory/planted-erm'\?",
+    "dataset to check": r"'plantd' is no dataset's name.*Did you mean 'planted'\?",
+    "command": r"No such command 'fti'. Did you mean 'fit'\? See: spurless --help",
+    "flag": r"No such option: --epoch .*--epochs.* See: spurless fit --help",
+}
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_unknown_name_is_refused_with_the_nearest_one(refused: Refused, kind: str) -> None:
+    refused(NEAR[kind], *WORDS[kind])
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("-M", "upweight=5"), r"method 'erm' has no option 'upweight'"),
+        (("-M", "seed=5"), r"method 'erm' has no option 'seed'"),
+        (("-M", "folder=elsewhere"), r"method 'erm' has no option 'folder'"),
+        (("-O", "seed=5"), r"mlp has no option 'seed'"),
+        (("-O", "n_classes=5"), r"mlp has no option 'n_classes'"),
+        (("-O", "width=wide"), r"option 'width' of mlp has the wrong type \(expected a whole number, got 'wide'\)"),
+        (("-D", "name=other"), r"dataset 'planted' has no option 'name'"),
+        (("-D", "core=high"), r"option 'core' of dataset 'planted' has the wrong type"),
+        (("-D", "n_train"), r"--data-option 'n_train' is not KEY=VALUE"),
+        (("-M", "=5"), r"--method-option '=5' is not KEY=VALUE"),
+        (("-O", "width"), r"--model-option 'width' is not KEY=VALUE"),
+        (("--label", "y"), r"--label, --attribute, --split and --root are for CSV files"),
+        (("--lr", "nan"), r"the learning rate must be a positive number \(got nan\)"),
+        (("--lr", "-1"), r"the learning rate must be a positive number \(got -1"),
+        (("--lr", "abc"), r"Invalid value for '--lr': .* See: spurless fit --help"),
+        (("--epochs", "0"), r"epochs must be at least 1 \(got 0\)"),
+        (("--steps", "0"), r"steps must be at least 1 \(got 0\)"),
+        (("--batch-size", "0"), r"batch_size must be at least 1 \(got 0\)"),
+        (("--optimiser", "sdg"), r"option 'optimiser' of the training loop cannot be 'sdg' \(expected 'sgd'"),
+        (("--schedule", "cosin"), r"option 'schedule' of the training loop cannot be 'cosin'"),
+        (("--stop-accuracy", "90"), r"stop_accuracy must lie between 0 and 1 \(got 90"),
+        (("--seed", "-1"), r"Invalid value for '--seed'"),
+        (("--seeds", "0"), r"Invalid value for '--seeds'"),
+        (("--device", "gpu"), r"no device is called 'gpu' \(expected auto, cpu, cuda or cuda:NUMBER\)"),
+        (("--device", "cpu:x"), r"no device is called 'cpu:x'"),
+        (("--precision", "half"), r"no precision is called 'half' \(expected auto"),
+        (("--devices", "0"), r"Invalid value for '--devices'"),
+        (("--strategy", "ddpp"), r"these devices cannot be set up: .*ddpp"),
+        (("--lr", "1e30"), r"Training 'train' diverged.*Lower the learning rate"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_option_of_fit_is_refused(refused: Refused, words: tuple[str, ...], match: str) -> None:
+    refused(match, "fit", "erm", "--data", "planted", "--model", "mlp", "--steps", "5", *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("[train\nlr = 1", r"run\.toml: the file is not TOML: .*line 1"),
+        ("[trian]\nlr = 1", r"run\.toml: \[trian\] is no section \(expected \[data\], \[model\], \[method\], \[train\]\)"),
+        ("lr = 1", r"run\.toml: \[lr\] is no section"),
+        ("[train]\nlearning_rate = 1", r"the training loop has no option 'learning_rate'"),
+        ("[train]\nlr = true", r"option 'lr' of the training loop has the wrong type"),
+        ("[train]\nepochs = 2.5", r"option 'epochs' of the training loop .*expected a whole number, got 2\.5"),
+        ("[method]\nseed = 1", r"method 'erm' has no option 'seed'"),
+        ("[model]\nwidth = [1]", r"option 'width' of mlp has the wrong type"),
+        ("[data]\nn = 5", r"dataset 'planted' has no option 'n'"),
+    ],
+    ids=lambda text: text.replace("\n", " "),
+)
+def test_bad_config_file_is_refused(refused: Refused, here: Path, text: str, match: str) -> None:
+    (here / "run.toml").write_text(text)
+    refused(match, "fit", "erm", "--data", "planted", "--model", "mlp", "--steps", "5", "--config", "run.toml")
+
+
+def test_missing_or_binary_config_file_is_refused(refused: Refused, here: Path) -> None:
+    refused(r"run\.toml: no such file \(expected a TOML file\)", "fit", "erm", "--config", "run.toml")
+    (here / "run.toml").write_bytes(b"\xff\xfe\x00")
+    refused(r"run\.toml: the file is not TOML", "fit", "erm", "--config", "run.toml")
+
+
+def test_missing_argument_is_refused(refused: Refused) -> None:
+    refused(r"Missing argument 'METHOD'\. See: spurless fit --help", "fit")
+    refused(r"which claim\?.*theory/planted-erm", "reproduce")
+    refused(r"Missing argument 'RECORDS", "report")

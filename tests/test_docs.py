@@ -1,0 +1,140 @@
+"""The documentation runs: every Python block, the commands, the generated pages and the links."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+RUN = [ROOT / "README.md", DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
+SHELL = 'set -euo pipefail; spurless() { "$SPURLESS_PYTHON" -m spurless "$@"; }\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "page",
+    [page for page in RUN if page.name not in ("README.md", "tutorial.md", "command-line.md")],
+    ids=lambda p: p.stem,
+)
+def test_every_python_block_runs(page: Path) -> None:
+    assert blocks(page, "python"), f"{page} has no block to run: it is an essay, and lives in explanation/"
+    run_page(page)
+
+
+def test_the_readme_does_what_it_says(folder: Path) -> None:
+    said = run_page(ROOT / "README.md")
+    erm, fixed = said["erm"].record, said["fixed"].record
+    assert fixed.metrics["worst_group"] > erm.metrics["worst_group"] + 0.3
+    assert (folder / "report.html").stat().st_size > 0
+    assert type(said["net"]).__name__ == "Sequential"
+
+
+def test_the_tutorial_tells_the_truth(folder: Path) -> None:
+    said = run_page(DOCS / "tutorial.md")
+    erm, jtt, resampled, dfr = (said[name].record for name in ("erm", "jtt", "resampled", "dfr"))
+    assert erm.metrics["adjusted_average"] > erm.metrics["average"] + 0.1  # "the adjusted average looks best"
+    aligned = [row.accuracy for row in erm.groups if row.train_count > 100]
+    assert min(aligned) > max(row.accuracy for row in erm.groups if row.train_count < 100)
+    for repaired in (jtt, resampled, dfr):
+        assert repaired.metrics["worst_group"] > erm.metrics["worst_group"] + 0.3
+    assert [sum(run.supervision.values()) for run in (erm, jtt, resampled, dfr)] == [0, 0, 1, 2]
+    assert (folder / "report.html").stat().st_size > 0
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "how-to" / "command-line.md"], ids=lambda p: p.stem)
+def test_every_command_runs(page: Path, folder: Path) -> None:
+    script = SHELL + "\n".join(code for _, code in blocks(page, "bash"))
+    environment = {**os.environ, "SPURLESS_PYTHON": sys.executable}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "worst group" in done.stdout
+    assert len((folder / "runs" / "records.jsonl").read_text().splitlines()) == 2
+    assert (folder / "report.html").stat().st_size > 0
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    for name, text in generator().pages().items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, f"docs/{name} is old: run make docs"
+
+
+def test_fidelity_is_read_from_records_alone(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from spurless.bench.cell import run_cell
+    from spurless.bench.claims import CLAIMS
+    from spurless.core.records import append
+
+    claim = CLAIMS["theory/planted-group-dro"]
+    assert "not measured here yet" in row_of(generator().fidelity_page(tmp_path), claim.id)
+    (name, cell), *_ = claim.cells.items()
+    record = run_cell(replace(cell, data_options={"n_train": 100}, train={"steps": 1}), 0).record
+    for seed, worst in enumerate((0.84, 0.85)):
+        made = replace(record, seed=seed, cell=f"{claim.id} {name}", metrics={"worst_group": worst}, commit="abc")
+        append(tmp_path / "theory-planted-group-dro.jsonl", made)
+    page = generator().fidelity_page(tmp_path)
+    assert "84.50 (84.00 to 85.00)" in row_of(page, claim.id)
+    assert "| holds |" in row_of(page, claim.id)
+    assert "| abc |" in page
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "tutorial.html").exists()
+    fetched = [page for page in (tmp_path / "site").rglob("*.html") if re.search(LOADED, page.read_text())]
+    assert not fetched, "the site asks the network for something"
+
+
+LOADED = r"""<(?:script|img|iframe)[^>]+src=["']?(?:https?:)?//|<link[^>]+stylesheet[^>]+href=["']?(?:https?:)?//"""
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """Return the fenced blocks of a language, each with the number of its first line."""
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text[: block.start(1)].count("\n"), block[1]) for block in found]
+
+
+def run_page(page: Path) -> dict[str, Any]:
+    """Run the Python blocks of a page one after another, in one namespace; an error names the line of the page."""
+    names: dict[str, Any] = {"__name__": "page"}
+    for lines_above, code in blocks(page, "python"):
+        exec(compile("\n" * lines_above + code, str(page), "exec", dont_inherit=True), names)
+    return names
+
+
+def row_of(page: str, claim: str) -> str:
+    """Return the first row of a page that is about a claim."""
+    return next(line for line in page.splitlines() if line.startswith(f"| `{claim}`"))
+
+
+def generator() -> Any:
+    """Import docs/generate.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

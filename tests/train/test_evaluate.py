@@ -1,0 +1,41 @@
+"""Evaluation: in order, in eval mode, whatever the size of a batch."""
+
+import torch
+from torch import nn
+
+from spurless.core.groups import Groups
+from spurless.data.grouped import Grouped
+from spurless.train.evaluate import EVALUATION_BATCH, evaluate, logits, predict
+
+GROUPS = Groups(("no", "yes"), ("left", "right"))
+
+
+def split(n: int) -> Grouped:
+    x = torch.linspace(-1, 1, n)[:, None]
+    return Grouped(x, (x[:, 0] > 0).long(), torch.arange(n) % 2, GROUPS)
+
+
+def sign() -> nn.Module:
+    model = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-1.0], [1.0]]))
+    return model
+
+
+def test_logits_come_in_order_over_many_batches() -> None:
+    data = split(2 * EVALUATION_BATCH + 7)
+    assert isinstance(data.x, torch.Tensor)
+    torch.testing.assert_close(logits(sign(), data)[:, 1], data.x[:, 0])
+
+
+def test_a_perfect_rule_is_right_in_every_group() -> None:
+    table = evaluate(sign(), split(100))
+    assert table.accuracy.tolist() == [1.0] * 4
+    assert table.n == 100
+
+
+def test_batch_norm_and_dropout_are_off_and_the_mode_is_put_back() -> None:
+    model = nn.Sequential(nn.Dropout(0.9), sign())
+    model.train()
+    assert predict(model, split(1000)).tolist() == split(1000).y.tolist()
+    assert model.training
