@@ -60,8 +60,8 @@ def datasets_page() -> str:
         NOTE,
         "# Datasets",
         "Datasets that need no download: drawn by a formula, or made of the digits that scikit-learn carries. "
-        "Each option is a keyword of `sp.load(NAME, ...)` and a `-D KEY=VALUE` of the commands. For data of your own see "
-        "[use your own data](how-to/own-data.md).",
+        "Each option is a keyword of `sp.load(NAME, ...)` and a `-D KEY=VALUE` of the commands. For data of your own "
+        "see [use your own data](how-to/own-data.md).",
         _table(("dataset", "what it is", "shortcut"), rows),
         *(part for name, dataset in DATASETS.items() for part in _card_parts(name, dataset)),
     ]

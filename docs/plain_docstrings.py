@@ -1,4 +1,4 @@
-"""Docstrings for the site: Sphinx roles become code, ``.. math::`` becomes a block of LaTeX."""
+"""Docstrings for the site: Sphinx roles become code, ``.. math::`` a block of LaTeX, ``Example:`` a block of code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import griffe
 
 ROLE = re.compile(r":(?:class|func|meth|attr|mod|math):`~?([^`]+)`")
 MATH = re.compile(r"^(?P<pad> *)\.\. math::(?P<first>[^\n]*)\n(?P<rest>(?:(?P=pad) +\S[^\n]*\n|\n)*)", re.MULTILINE)
+
+
+EXAMPLE = re.compile(r"^( *)Example:$", re.MULTILINE)
 
 
 class PlainDocstrings(griffe.Extension):
@@ -28,6 +31,7 @@ def plain(text: str) -> str:
         >>> plain("See :class:`Classifier`.")
         'See `Classifier`.'
     """
+    text = EXAMPLE.sub(r"\1Examples:", text)  # the plural is the name of a section, the singular would be prose
     return ROLE.sub(r"`\1`", MATH.sub(_block, text + "\n").rstrip("\n"))
 
 

@@ -15,7 +15,20 @@ from PIL import Image
 
 from spurless.cli import main
 
-TINY = ("--data", "planted", "-D", "n_train=200", "-D", "n_val=60", "-D", "n_test=60", "--model", "mlp", "--device", "cpu")
+TINY = (
+    "--data",
+    "planted",
+    "-D",
+    "n_train=200",
+    "-D",
+    "n_val=60",
+    "-D",
+    "n_test=60",
+    "--model",
+    "mlp",
+    "--device",
+    "cpu",
+)
 
 
 @dataclass(frozen=True)

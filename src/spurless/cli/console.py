@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from spurless.core.files import check_writable, unwritable
 from spurless.core.records import Record
 
 
@@ -54,7 +56,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], rig
         grid.add_column(column, justify="right" if number in right else "left", overflow="fold", no_wrap=narrow)
     for row in rows:
         grid.add_row(*(escape(cell) for cell in row))
-    Console().print(grid)
+    console = Console()
+    with console.capture() as drawn:
+        console.print(grid)
+    print(drawn.get(), end="")  # Rich itself would lose the error of a disk that is full
 
 
 def fact(word: str, text: str) -> None:
@@ -97,6 +102,17 @@ def show_record(record: Record, most: int = 20) -> None:
         "gap": "gap",
     }
     print("  ".join(f"{word} {share(record.metrics.get(name))}" for name, word in facts.items()))
+
+
+def check_appendable(path: Path) -> None:
+    """Refuse a file that cannot be appended to before the first hour, not after; a file that is there is not changed."""
+    if not path.exists():
+        check_writable(path.parent)
+        return
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise unwritable(path, error) from None
 
 
 def share(value: float | None) -> str:

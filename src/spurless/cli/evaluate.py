@@ -75,7 +75,7 @@ def evaluate(
         data, pairs(data_option, "--data-option"), Columns(label, attribute, split, features, file, root), seed
     )
     chosen = model or info.get("name")
-    if not chosen:
+    if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):
         raise BadInput("the file does not say which model it belongs to", where=weights, do="Pass --model NAME.")
     said = {} if model else _options_of(info)
     built = build_model(chosen, splits, seed, {**said, **pairs(model_option, "--model-option")})

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from spurless.cli.console import progress_bar
+from spurless.cli.console import check_appendable, progress_bar
 from spurless.cli.flags import OUTPUT, Device, Json, Precision, Quiet
 
 
@@ -63,6 +63,8 @@ def reproduce(
         if not data_dir.is_dir():
             raise BadInput("no such folder", where=data_dir, expected="a folder of datasets")
         os.environ["SPURLESS_DATA"] = str(data_dir)
+    if out is not None:
+        check_appendable(out)
     with progress_bar(quiet or json) as progress:
         verdict = rerun(chosen, seeds=seeds, engine=Engine(device, precision=precision), out=out, progress=progress)
     if json:

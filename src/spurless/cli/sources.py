@@ -28,41 +28,56 @@ class Columns:
 
 def open_data(source: str, options: Mapping[str, Any], columns: Columns, seed: int) -> Splits:
     """Open a dataset by name, or a user's own folder, CSV or npz file by path."""
-    from spurless.data import DATASETS, from_csv, from_folder, from_npz, load
+    from spurless.data import DATASETS, load
 
-    if source in DATASETS:
-        if "name" in options:
-            raise BadInput(f"dataset {source!r} has no option 'name'", do="Say which dataset with --data NAME.")
-        if columns != Columns():
-            raise BadInput(
-                "--label, --attribute, --split, --features, --file and --root are for CSV files",
-                got=f"--data {source}",
-                do="Leave them out.",
-            )
-        return load(source, **{"seed": seed, **options})
+    if source not in DATASETS:
+        return _open_own(source, options, columns, seed)
+    _refuse_columns(columns, source)
+    if "name" in options:
+        raise BadInput(f"dataset {source!r} has no option 'name'", do="Say which dataset with --data NAME.")
+    return load(source, **{"seed": seed, **options})
+
+
+def _open_own(source: str, options: Mapping[str, Any], columns: Columns, seed: int) -> Splits:
+    from spurless.data import DATASETS, from_folder, from_npz
+
     path = Path(source)
+    kind = "folder" if path.is_dir() else path.suffix.lower() if path.is_file() else ""
+    if kind not in ("folder", ".npz", ".csv", ".tsv"):
+        hint = did_you_mean(source, DATASETS)
+        raise BadInput(
+            f"{source!r} is no dataset's name, and no folder, CSV or npz file",
+            do=f"{hint.strip()} Names: {', '.join(DATASETS)}.".strip(),
+        )
+    if unknown := sorted(set(options) - {"size"}):
+        raise BadInput(f"own data have no option {unknown[0]!r}", expected="size (of the images, in pixels)")
     sized: dict[str, Any] = {"size": _whole(options, "size")} if "size" in options else {}
-    unknown = set(options) - {"size"}
-    if unknown and path.exists():
-        raise BadInput(f"own data have no option {sorted(unknown)[0]!r}", expected="size (of the images, in pixels)")
-    if path.is_dir():
+    if kind in (".csv", ".tsv"):
+        return _open_csv(path, columns, seed, sized)
+    _refuse_columns(columns, source)
+    if kind == "folder":
         return from_folder(path, seed=seed, **sized)
-    if path.is_file() and path.suffix.lower() == ".npz":
-        return from_npz(path, seed=seed)
-    if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
-        return _open_csv(path, columns, seed, sized, from_csv)
-    hint = did_you_mean(source, DATASETS)
-    raise BadInput(
-        f"{source!r} is no dataset's name, and no folder, CSV or npz file",
-        do=f"{hint.strip()} Names: {', '.join(DATASETS)}.".strip(),
-    )
+    if sized:
+        raise BadInput("an archive has no option 'size'", where=path, do="Its images have the size they have.")
+    return from_npz(path, seed=seed)
 
 
-def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any], from_csv: Any) -> Splits:
+def _refuse_columns(columns: Columns, source: str) -> None:
+    if columns != Columns():
+        raise BadInput(
+            "--label, --attribute, --split, --features, --file and --root are for CSV files",
+            got=f"--data {source}",
+            do="Leave them out.",
+        )
+
+
+def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any]) -> Splits:
+    from spurless.data import from_csv
+
     if columns.label is None:
         raise BadInput("a CSV needs --label, the column that holds the class", where=path)
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    splits: Splits = from_csv(
+    return from_csv(
         path,
         label=columns.label,
         attribute=_names(columns.attribute),
@@ -74,7 +89,6 @@ def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any], fr
         delimiter=delimiter,
         **sized,
     )
-    return splits
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

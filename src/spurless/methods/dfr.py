@@ -81,10 +81,9 @@ class DFR:
         with run.timed("refit"):
             strength = self._choose(features, data, seeds, run)
             weight, bias = self._average(features, data, strength, seeds, run)
-        with torch.no_grad():
-            model.head = nn.Linear(model.head.in_features, len(data.groups.labels))
-            model.head.weight.copy_(weight)
-            model.head.bias.copy_(bias)
+        head = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0])  # draws no random number
+        head.load_state_dict({"weight": weight, "bias": bias})
+        model.head = head.to(run.device)
         return model
 
     def _choose(self, features: Tensor, data: Splits, seeds: Seeds, run: Run) -> float:

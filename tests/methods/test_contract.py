@@ -1,0 +1,202 @@
+"""What every method promises, checked for every row of the table."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spurless.methods
+from spurless.bench.fitting import Fitted, Protocol, fit_under
+from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, UndeclaredUse, UnknownName
+from spurless.data.grouped import Splits
+from spurless.data.planted import PlantedConfig, planted
+from spurless.methods import METHODS, Info, Method, make_method, method_named
+from spurless.models import Classifier, build
+from spurless.train.config import TrainConfig
+from spurless.train.run import Engine, Run
+
+DATA = planted(PlantedConfig(n_train=96, n_val=64, n_test=64, agreement=0.8))
+PROTOCOL = Protocol(TrainConfig(epochs=2, batch_size=16, lr=0.1), engine=Engine("cpu"))
+
+every_method = pytest.mark.parametrize("name", list(METHODS))
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "cache"))
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """A tiny run may well find no mistake, or predict one class: that is warned of elsewhere."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpurlessWarning)
+        yield
+
+
+def run(name: str, data: Splits = DATA, seed: int = 0) -> Fitted:
+    options = {"first_epochs": 1} if name == "jtt" else {"refits": 2, "strengths": (1.0,)} if name == "dfr" else {}
+    with quietly():
+        return fit_under(PROTOCOL, make_method(name, **options), build("linear", data, seed=seed), data, seed)
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@every_method
+def test_same_seed_same_weights_and_another_seed_others(name: str) -> None:
+    # weights, not accuracies: 64 examples can score alike after different training
+    first, again, other = run(name), run(name), run(name, seed=1)
+    assert torch.equal(weights(first.model), weights(again.model))
+    assert first.record.key == again.record.key != other.record.key
+    assert not torch.equal(weights(first.model), weights(other.model))
+
+
+@every_method
+def test_does_not_disturb_the_data_the_model_or_the_global_generator(name: str) -> None:
+    before = DATA.fingerprint()
+    model = build("linear", DATA, seed=3)
+    given = weights(model).clone()
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    with quietly():
+        fit_under(PROTOCOL, make_method(name), model, DATA, 3)
+    assert DATA.fingerprint() == before
+    assert torch.equal(weights(model), given)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@every_method
+def test_works_without_the_attributes_it_did_not_ask_for(name: str) -> None:
+    info = METHODS[name].info
+    hidden = replace(
+        DATA,
+        train=DATA.train if info.train_attributes else DATA.train.hide_attributes(),
+        val=DATA.val if info.val_attributes else DATA.val.hide_attributes(),
+    )
+    # the same weights: whatever is not declared makes no difference
+    assert torch.equal(weights(run(name).model), weights(run(name, hidden).model))
+
+
+@every_method
+def test_refuses_data_without_the_attributes_it_asks_for(name: str) -> None:
+    info = METHODS[name].info
+    if info.train_attributes:
+        with pytest.raises(
+            MissingAttributes, match=rf"{name} needs the attribute a of every example of the train split"
+        ):
+            run(name, replace(DATA, train=DATA.train.hide_attributes()))
+    if info.val_attributes:
+        with pytest.raises(MissingAttributes, match=rf"{name} needs the attribute a of every example of the val split"):
+            run(name, replace(DATA, val=DATA.val.hide_attributes()))
+
+
+@every_method
+def test_the_record_says_which_labels_were_used(name: str) -> None:
+    info, used = METHODS[name].info, run(name).record.supervision
+    assert used == {
+        "train_attributes": info.train_attributes,
+        "val_labels": info.val_labels,
+        "val_attributes": info.val_attributes,
+    }
+
+
+@every_method
+def test_every_preset_makes_a_method(name: str) -> None:
+    for preset, config in METHODS[name].presets.items():
+        assert make_method(name, preset).config == config
+
+
+@dataclass(frozen=True)
+class SpyConfig:
+    """Nothing to set."""
+
+
+class Spy:
+    """Declares nothing and keeps what it is shown."""
+
+    info: ClassVar[Info] = Info("spy", "nobody", "looks where it should not")
+    presets: ClassVar[Mapping[str, SpyConfig]] = {"plain": SpyConfig()}
+
+    def __init__(self, config: SpyConfig = SpyConfig()) -> None:  # noqa: B008  frozen
+        self.config = config
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        self.shown, self.run = data, run
+        return model
+
+
+class AttributeThief(Spy):
+    """Asks for groups it did not declare."""
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        data.train.g  # noqa: B018  the look is the crime
+        return super().fit(model, data, run)
+
+
+class TestThief(Spy):
+    """Looks at the test split."""
+
+    __test__ = False
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        data.test.y  # noqa: B018  the look is the crime
+        return super().fit(model, data, run)
+
+
+def spied(spy: Spy, protocol: Protocol = PROTOCOL) -> Spy:
+    fit_under(protocol, spy, build("linear", DATA), DATA, 0)
+    return spy
+
+
+def test_a_spy_sees_no_attribute_and_no_test_split() -> None:
+    shown = spied(Spy()).shown
+    for split in (shown.train, shown.val):
+        assert bool((split.a == -1).all())
+        assert split.counts.tolist() == [0, 0, 0, 0]
+    for look in (lambda: shown.test.y, lambda: shown.test.x, lambda: len(shown.test), lambda: shown.test.groups):
+        with pytest.raises(UndeclaredUse, match="The test split is never shown to a method"):
+            look()
+
+
+def test_a_thief_of_attributes_is_caught() -> None:
+    with pytest.raises(MissingAttributes, match="is hidden or unknown"):
+        spied(AttributeThief())
+
+
+def test_a_thief_of_the_test_split_is_caught() -> None:
+    with pytest.raises(UndeclaredUse, match="The test split is never shown to a method"):
+        spied(TestThief())
+
+
+def test_selection_by_groups_shows_the_method_a_score_and_no_attribute() -> None:
+    spy = spied(Spy(), replace(PROTOCOL, select="val-worst-group"))
+    assert bool((spy.shown.val.a == -1).all())
+    assert spy.run.score is not None
+    assert 0.0 <= spy.run.score(build("linear", DATA)) <= 1.0
+
+
+def test_every_file_is_in_the_table() -> None:
+    files = {path.stem for path in Path(spurless.methods.__path__[0]).glob("*.py")} - {"__init__", "base"}
+    assert files == {method.__module__.rpartition(".")[2] for method in METHODS.values()}
+
+
+def test_a_typo_is_answered_with_a_suggestion() -> None:
+    with pytest.raises(UnknownName, match=r"No method is called 'groupdro'. Did you mean 'group-dro'"):
+        method_named("groupdro")
+    with pytest.raises(UnknownName, match=r"No preset of jtt is called 'waterbird'. Did you mean 'waterbirds'"):
+        make_method("jtt", "waterbird")
+    with pytest.raises(BadInput, match=r"method 'jtt' has no option 'upweigth'. Did you mean 'upweight'"):
+        make_method("jtt", upweigth=3)
+
+
+def test_the_protocol_of_a_method_is_met_by_the_table() -> None:
+    methods: list[type[Method]] = list(METHODS.values())  # what mypy checks
+    assert all(method.info.paper and method.info.summary and method.presets for method in methods)

@@ -1,0 +1,110 @@
+"""DFR: the refit against scikit-learn, the head against theory."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from spurless.bench.fitting import fit
+from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.seeds import Seeds
+from spurless.data.grouped import Splits
+from spurless.data.planted import PlantedConfig, planted
+from spurless.methods.dfr import halves, refit
+from spurless.models import Classifier, build
+from spurless.train.run import Engine
+
+DATA = planted(PlantedConfig(n_train=4000, n_val=4000, n_test=20000))
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_folded_head_predicts_what_scikit_learn_predicts_on_scaled_features(classes: int) -> None:
+    generator = Seeds(0).generator("x")
+    features = torch.randn(300, 5, generator=generator) * torch.tensor([1.0, 10.0, 0.1, 3.0, 1.0]) + 2.0
+    y = torch.randint(classes, (300,), generator=generator)
+    weight, bias = refit(features, y, 0.5, classes)
+    scaled = StandardScaler().fit_transform(features.double().numpy())
+    settings = {"solver": "liblinear"} if classes == 2 else {"solver": "saga", "max_iter": 300, "tol": 1e-3}
+    theirs = LogisticRegression(l1_ratio=1.0, C=0.5, random_state=0, **settings).fit(scaled, y.numpy())
+    ours = (features @ weight.T + bias).softmax(dim=1).double()
+    torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(scaled)), atol=1e-4, rtol=0)
+
+
+def test_a_strong_penalty_drops_every_feature() -> None:
+    features = torch.randn(100, 4, generator=Seeds(0).generator("x"))
+    weight, _ = refit(features, (features[:, 0] > 0).long(), 1e-4, 2)
+    assert weight.abs().max() == 0
+
+
+def test_a_constant_feature_does_no_harm() -> None:
+    features = torch.cat([torch.randn(100, 1, generator=Seeds(0).generator("x")), torch.full((100, 1), 3.0)], dim=1)
+    weight, bias = refit(features, (features[:, 0] > 0).long(), 1.0, 2)
+    assert torch.isfinite(weight).all()
+    assert torch.isfinite(bias).all()
+
+
+def test_halves_share_every_cell_and_no_example() -> None:
+    cells = torch.tensor([0] * 10 + [1] * 4 + [2] * 3)
+    first, second = halves(cells, Seeds(0))
+    assert torch.bincount(cells[first]).tolist() == [5, 2, 1]
+    assert torch.bincount(cells[second]).tolist() == [5, 2, 2]
+    assert sorted(torch.cat([first, second]).tolist()) == list(range(17))
+
+
+def test_the_refitted_head_ignores_the_spurious_feature() -> None:
+    # features are the two inputs themselves; balanced, the optimum is (w, 0): Phi(1) = 84.1 % in every group
+    given = Classifier(nn.Identity(), nn.Linear(2, 2), trained=True)
+    with torch.no_grad():
+        given.head.weight.copy_(torch.tensor([[0.0, -1.0], [0.0, 1.0]]))  # type: ignore[operator]  # a parameter
+    fitted = fit("dfr", given, DATA, engine=Engine("cpu"))
+    head = fitted.model.head
+    assert isinstance(head, nn.Linear)
+    slope = (head.weight[1] - head.weight[0]).detach()
+    assert abs(float(slope[1] / slope[0])) < 0.05
+    assert fitted.record.metrics["worst_group"] == pytest.approx(0.841, abs=0.025)
+
+
+def test_a_fresh_model_is_first_trained_by_erm_and_the_second_time_taken_from_the_cache(tmp_path: Path) -> None:
+    model = build("mlp", DATA, depth=2, width=8)
+    first = fit("dfr", model, DATA, train={"epochs": 1}, engine=Engine("cpu"))
+    assert [row["stage"] for row in first.record.history] == ["train"]
+    (cached,) = tmp_path.glob("erm-*.safetensors")
+    again = fit("dfr", model, DATA, train={"epochs": 1}, engine=Engine("cpu"))
+    assert again.record.history == ()  # nothing was trained
+    assert again.record.metrics == first.record.metrics
+    fit("dfr", model, DATA, train={"epochs": 1, "lr": 0.02}, engine=Engine("cpu"))
+    assert len(list(tmp_path.glob("erm-*.safetensors"))) == 2  # other settings, another start
+    assert cached.exists()
+
+
+def test_an_untrained_model_that_claims_to_be_trained_is_a_warning() -> None:
+    lying = build("linear", DATA)
+    with torch.no_grad():
+        for parameter in lying.parameters():
+            parameter.zero_()
+    lying.trained = True
+    with pytest.warns(SpurlessWarning, match="needs a trained one: fit 'erm' first"):
+        fit("dfr", lying, DATA, engine=Engine("cpu"), refits=1, strengths=(1.0,))
+
+
+def test_a_group_of_one_is_refused() -> None:
+    few = torch.cat([(DATA.val.g == g).nonzero().flatten()[: 1 if g == 1 else 20] for g in range(4)])
+    data = Splits(DATA.train, DATA.val.select(few), DATA.test)
+    with pytest.raises(
+        BadInput, match=r"two examples of every group in the validation split \(got 1 in the smallest\)"
+    ):
+        fit("dfr", build("linear", data), data, train={"epochs": 1}, engine=Engine("cpu"))
+
+
+def test_a_head_that_is_not_linear_is_refused() -> None:
+    model = Classifier(nn.Linear(2, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), trained=True)
+    with pytest.raises(BadInput, match="DFR refits a linear head"):
+        fit("dfr", model, DATA, engine=Engine("cpu"))
