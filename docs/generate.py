@@ -106,7 +106,7 @@ def _fidelity_row(claim: Claim, records: Sequence[Record]) -> tuple[str, ...]:
     paper = f"{claim.paper:g}" + (f" ± {claim.spread:g}" if claim.spread is not None else "")
     known = (f"`{claim.id}`", claim.quantity, paper)
     if not records:
-        return (*known, UNMEASURED, str(claim.bar), "", f"{claim.seeds} ({claim.over})")
+        return (*known, UNMEASURED, str(claim.bar), "none", f"{claim.seeds} ({claim.over})")
     verdict = judge(claim, records)
     word = "holds" if verdict.holds else "falls short"
     return (*known, _ours(verdict), str(claim.bar), word, f"{len(verdict.values)} ({claim.over})")

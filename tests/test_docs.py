@@ -98,7 +98,7 @@ def test_fidelity_is_read_from_records_alone(tmp_path: Path) -> None:
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -108,6 +108,12 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "tutorial.html").exists()
     fetched = [page for page in (tmp_path / "site").rglob("*.html") if re.search(LOADED, page.read_text())]
     assert not fetched, "the site asks the network for something"
+
+
+def test_docstrings_become_markdown() -> None:
+    text = "See :meth:`fit`.\n\n.. math:: a\n    b\n\nExample:\n    >>> [1]\n    [1]"
+    plain = script("plain_docstrings").plain(text)
+    assert plain == "See `fit`.\n\n```latex\na\nb\n```\n\nExamples:\n    >>> [1]\n    [1]"
 
 
 LOADED = r"""<(?:script|img|iframe)[^>]+src=["']?(?:https?:)?//|<link[^>]+stylesheet[^>]+href=["']?(?:https?:)?//"""
@@ -136,8 +142,13 @@ def row_of(page: str, claim: str) -> str:
 
 
 def generator() -> Any:
-    """Import docs/generate.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    """Return the module that writes the generated pages."""
+    return script("generate")
+
+
+def script(name: str) -> Any:
+    """Import a file of docs/, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -17,7 +17,7 @@ def test_the_table_begins_with_the_summary_in_its_order() -> None:
 
 def test_the_rest_is_calibration_and_the_numbers_of_an_association() -> None:
     numbers = {field.name for field in fields(Association) if field.type == "float"}
-    assert set(list(METRICS)[11:]) == {"ece", "ece_by_group"} | numbers
+    assert set(list(METRICS)[11:]) == {"ece", "worst_group_ece", "loss", "ece_by_group"} | numbers
 
 
 def test_every_row_says_what_it_is_and_what_it_needs() -> None:

@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 from spurless.core.records import Record
 from spurless.reporting.gather import studies
-from spurless.reporting.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
+from spurless.reporting.tables import (
+    METRICS,
+    data_facts,
+    group_rows,
+    metric_rows,
+    run_facts,
+    supervision_rows,
+    warnings,
+)
 
 Make = Callable[..., Record]
 
@@ -55,3 +63,9 @@ def test_facts_say_what_was_run(make: Make) -> None:
 def test_a_warning_is_said_once_with_its_runs(make: Make) -> None:
     runs = [make(seed=s, warnings=("careful",)) for s in (0, 1)] + [make("jtt", warnings=("careful",))]
     assert warnings(studies(runs)[0]) == [("careful", "ERM, seeds 0 and 1; JTT, seed 0")]
+
+
+def test_the_page_explains_numbers_that_the_metrics_room_has() -> None:
+    from spurless.metrics import METRICS as ROOM
+
+    assert set(METRICS) <= set(ROOM)

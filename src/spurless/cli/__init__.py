@@ -65,15 +65,15 @@ def _version(
         print(__version__)
         raise typer.Exit
     if context.invoked_subcommand is None:
-        print(context.get_help(), end="")
+        print(context.get_help())
 
 
 def main() -> None:
     """Run the command line."""
     parent = os.getppid()
     try:
-        # Lightning announces every process it starts
-        logging.getLogger("lightning.fabric.utilities").setLevel(logging.WARNING)
+        for name in ("lightning.fabric.utilities", "lightning.pytorch.utilities"):  # they announce every process
+            logging.getLogger(name).setLevel(logging.WARNING)
         with _warnings_in_one_line():
             status = app(prog_name="spurless", standalone_mode=False)
         sys.stdout.flush()

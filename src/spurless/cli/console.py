@@ -56,10 +56,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], rig
         grid.add_column(column, justify="right" if number in right else "left", overflow="fold", no_wrap=narrow)
     for row in rows:
         grid.add_row(*(escape(cell) for cell in row))
-    console = Console()
-    with console.capture() as drawn:
-        console.print(grid)
-    print(drawn.get(), end="")  # Rich itself would lose the error of a disk that is full
+    Console().print(grid)
 
 
 def fact(word: str, text: str) -> None:
@@ -105,7 +102,7 @@ def show_record(record: Record, most: int = 20) -> None:
 
 
 def check_appendable(path: Path) -> None:
-    """Refuse a file that cannot be appended to before the first hour, not after; a file that is there is not changed."""
+    """Refuse a file that cannot be appended to before the first hour, not after; one that is there is not changed."""
     if not path.exists():
         check_writable(path.parent)
         return

@@ -20,7 +20,7 @@ data = typer.Typer(help="Check datasets.", rich_markup_mode="rich")
 def _group(context: typer.Context) -> None:
     """Check datasets."""
     if context.invoked_subcommand is None:
-        print(context.get_help(), end="")
+        print(context.get_help())
 
 
 @data.command("check")
@@ -40,6 +40,8 @@ def check(
     json: Json = False,
 ) -> None:
     """Open DATA, read every example once, and print how many each group has in each split.
+
+    A file or a row that cannot be read is named, and the exit status is 2.
 
     Examples:
       spurless data check colored-digits -D conflicting=0.1

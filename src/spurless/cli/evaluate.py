@@ -62,6 +62,8 @@ def evaluate(
 ) -> None:
     """Evaluate WEIGHTS on the test split of --data and print how every group fared.
 
+    Weights that spurless fit saved say which model they belong to; for others, name it.
+
     Examples:
       spurless eval runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
       spurless eval mine.safetensors --model resnet20 --data birds/ --out records.jsonl

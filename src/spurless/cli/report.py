@@ -17,6 +17,8 @@ def report(
 ) -> None:
     """Turn RECORDS into one self-contained HTML page that works without a network.
 
+    Records of several runs are compared; those that differ by seed alone are put together.
+
     Example:
       spurless report runs/records.jsonl --out report.html
     """

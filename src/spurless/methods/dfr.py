@@ -81,7 +81,7 @@ class DFR:
         with run.timed("refit"):
             strength = self._choose(features, data, seeds, run)
             weight, bias = self._average(features, data, strength, seeds, run)
-        head = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0])  # draws no random number
+        head: nn.Linear = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0])  # type: ignore[no-untyped-call]
         head.load_state_dict({"weight": weight, "bias": bias})
         model.head = head.to(run.device)
         return model

@@ -36,6 +36,8 @@ METRICS: dict[str, MetricInfo] = {
         MetricInfo("resolution", "what one example of the worst group is worth", "attributes"),
         # the others
         MetricInfo("ece", "expected calibration error of the split", "probabilities, labels"),
+        MetricInfo("worst_group_ece", "highest calibration error of a group", "probabilities, attributes"),
+        MetricInfo("loss", "mean cross-entropy of the split", "probabilities, labels"),
         MetricInfo("ece_by_group", "expected calibration error of every group", "probabilities, attributes"),
         MetricInfo("goodman_kruskal", "mistakes of the majority guess that the attribute removes", "attributes"),
         MetricInfo("cramers_v", "association of label and attribute by chi-squared", "attributes"),

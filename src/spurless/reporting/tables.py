@@ -13,17 +13,18 @@ from spurless.reporting.words import MINUS, duration, listed, name, percent, pla
 METRICS = {
     "average": ("Average", "Share of all test examples that are right.", "share"),
     "adjusted_average": ("Adjusted average", "Groups weighed by their share of the train split.", "share"),
-    "balanced_average": ("Balanced average", "Mean of the classes, each counted once.", "share"),
-    "unbiased": ("Unbiased", "Mean of the groups, each counted once.", "share"),
-    "aligned": ("Aligned", "Examples whose attribute goes with their label.", "share"),
-    "conflicting": ("Conflicting", "Examples whose attribute goes against their label.", "share"),
+    "balanced_average": ("Balanced average", "Mean of the groups, each counted once.", "share"),
+    "unbiased": ("Unbiased", "The same, where every label has an attribute that goes with it.", "share"),
+    "aligned": ("Aligned", "Mean of the groups where the shortcut is right.", "share"),
+    "conflicting": ("Conflicting", "Mean of the groups where the shortcut is wrong.", "share"),
     "worst_group": ("Worst group", "The lowest accuracy of any group.", "share"),
     "worst_class": ("Worst class", "The lowest accuracy of any class.", "share"),
+    "balanced_accuracy": ("Balanced accuracy", "Mean of the classes, each counted once.", "share"),
     "gap": ("Gap", "Average minus worst group; 0 is best.", "points"),
     "ece": ("Calibration error", "How far confidence is from accuracy; 0 is best.", "share"),
-    "nll": ("Log loss", "Mean surprise at the true label; 0 is best.", "number"),
-    "aurc": ("Risk-coverage area", "Mean error when the least sure answers are left out first; 0 is best.", "number"),
-    "sparsity": ("Sparsity", "Share of the weights that are zero.", "share"),
+    "worst_group_ece": ("Worst calibration error", "The highest of any group; 0 is best.", "share"),
+    "loss": ("Log loss", "Mean surprise at the true label; 0 is best.", "number"),
+    "resolution": ("Resolution", "What one example of the worst group is worth.", "points"),
 }
 """label, explanation and kind of the numbers that a person reads first; others follow under their own name"""
 

@@ -1,0 +1,67 @@
+"""Assessment: numbers by hand on a rule whose answers are known."""
+
+import math
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from spurless.bench.assess import assess, circumstances, describe_data, describe_model
+from spurless.core.groups import Groups
+from spurless.data.grouped import Grouped, Splits
+from spurless.metrics import METRICS
+from spurless.models import Classifier
+from spurless.train.config import TrainConfig
+from spurless.train.run import Engine, start
+
+GROUPS = Groups(("no", "yes"), ("left", "right"))
+# x is the attribute, so a model that reads x is right where a == y
+TEST = Grouped(torch.tensor([[-1.0], [-1], [1], [1]]), torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]), GROUPS)
+TRAIN = TEST.select(torch.tensor([0, 0, 0, 3, 3, 3, 1, 2]))
+DATA = Splits(TRAIN, TEST, TEST, "toy", {"ratio": 0.25})
+
+
+def reader(scale: float) -> Classifier:
+    head = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[-scale / 2], [scale / 2]]))
+    return Classifier(nn.Identity(), head)
+
+
+def test_metrics_by_hand() -> None:
+    run = start(Engine("cpu"), 0, TrainConfig())
+    metrics, table = assess(reader(math.log(3.0)), DATA, run)  # confidence 3/4 everywhere, right on half
+    assert table.accuracy.tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert metrics["average"] == 0.5
+    assert metrics["adjusted_average"] == pytest.approx(6 / 8)  # 3 + 3 of the 8 train examples
+    assert metrics["worst_group"] == 0.0
+    assert metrics["ece"] == pytest.approx(0.25)  # 3/4 sure, 1/2 right
+    assert metrics["worst_group_ece"] == pytest.approx(0.75)  # 3/4 sure, never right
+    assert metrics["loss"] == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)
+
+
+def test_every_metric_is_in_the_table() -> None:
+    metrics, _ = assess(reader(1.0), DATA, start(Engine("cpu"), 0, TrainConfig()))
+    assert set(metrics) <= set(METRICS)
+
+
+def test_the_data_are_described_by_name_options_and_counts() -> None:
+    said = describe_data(DATA, "mark")
+    assert said["name"] == "toy"
+    assert said["options"] == {"ratio": 0.25}
+    assert said["fingerprint"] == "mark"
+    assert said["counts"] == {"train": [3, 1, 1, 3], "val": [1, 1, 1, 1], "test": [1, 1, 1, 1]}
+
+
+def test_the_model_is_described_by_its_parameters() -> None:
+    assert describe_model(reader(1.0))["parameters"] == 2
+
+
+def test_the_circumstances_name_command_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/spurless", "fit", "two words"])
+    said = circumstances(torch.device("cpu"))
+    assert said["command"] == "spurless fit 'two words'"
+    assert {"spurless", "python", "torch"} <= set(said["versions"])
+    assert said["hardware"]["device"] == "cpu"
+    assert said["time"].endswith("+00:00")

@@ -1,0 +1,169 @@
+"""Fitting: the protocol, the record, and what is refused before anything is trained."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from spurless.bench.fitting import evaluate_given, fit
+from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, UnknownName
+from spurless.core.records import Record
+from spurless.data.grouped import Splits
+from spurless.data.planted import PlantedConfig, planted
+from spurless.models import build, wrap
+from spurless.train.config import TrainConfig
+from spurless.train.evaluate import evaluate
+from spurless.train.run import Engine, Progress
+
+DATA = planted(PlantedConfig(n_train=400, n_val=200, n_test=200, agreement=0.9))
+CPU = Engine("cpu")
+TRAIN = {"epochs": 2, "batch_size": 50, "lr": 0.05}
+
+
+def test_the_record_says_what_was_used_and_found() -> None:
+    fitted = fit("erm", build("linear", DATA), DATA, seed=4, train=TRAIN, select="val-average", engine=CPU)
+    record = fitted.record
+    table = evaluate(fitted.model, DATA.test)
+    assert record.method == "erm"
+    assert record.seed == 4
+    assert record.selection == "val-average"
+    assert record.supervision == {"train_attributes": False, "val_labels": True, "val_attributes": False}
+    assert record.data["counts"]["train"] == DATA.train.counts.tolist()
+    assert record.data["fingerprint"] == DATA.fingerprint()
+    assert [row.accuracy for row in record.groups] == table.accuracy.tolist()
+    assert [row.train_count for row in record.groups] == DATA.train.counts.tolist()
+    assert record.metrics["worst_group"] == table.worst[0]
+    assert record.metrics["adjusted_average"] == table.adjusted(DATA.train.counts)
+    assert record.train["lr"] == 0.05
+    assert [row["epoch"] for row in record.history] == [1, 2]
+    assert record.seconds["total"] >= record.seconds["train"] > 0
+    assert record.hardware["device"] == "cpu"
+    assert Record.from_json(record.to_json()).metrics == record.metrics
+
+
+def test_selection_by_groups_is_supervision_and_is_recorded() -> None:
+    record = fit("erm", build("linear", DATA), DATA, train=TRAIN, select="val-worst-group", engine=CPU).record
+    assert record.supervision["val_attributes"]
+
+
+def test_the_key_knows_everything_that_decides_the_outcome() -> None:
+    model = build("linear", DATA)
+    base = {"seed": 0, "train": TRAIN, "engine": CPU}
+    runs = [
+        fit("erm", model, DATA, **base),  # type: ignore[arg-type]  # a dict of arguments
+        fit("erm", build("linear", DATA, seed=1), DATA, **base),  # type: ignore[arg-type]
+        fit("erm", model, DATA, **{**base, "seed": 1}),  # type: ignore[arg-type]
+        fit("erm", model, DATA, **{**base, "train": {**TRAIN, "lr": 0.06}}),  # type: ignore[arg-type]
+        fit("erm", model, DATA, select="val-average", **base),  # type: ignore[arg-type]
+        fit("class-resample", model, DATA, **base),  # type: ignore[arg-type]
+        fit("erm", model, planted(PlantedConfig(n_train=400, n_val=200, n_test=200, seed=1)), **base),  # type: ignore[arg-type]
+    ]
+    assert len({run.record.key for run in runs}) == len(runs)
+    assert fit("erm", model, DATA, **base).record.key == runs[0].record.key  # type: ignore[arg-type]
+
+
+def test_any_module_can_be_fitted_and_stays_as_it_was() -> None:
+    module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    before = module[0].weight.clone()  # type: ignore[operator]  # a linear layer
+    fitted = fit("erm", module, DATA, train=TRAIN, engine=CPU)
+    assert torch.equal(before, module[0].weight)  # type: ignore[arg-type]  # a parameter
+    assert fitted.model.trained
+
+
+def test_settings_may_be_a_config_or_a_dict_and_unknown_ones_are_refused() -> None:
+    model = build("linear", DATA)
+    one = fit("erm", model, DATA, train=TrainConfig(epochs=2, batch_size=50, lr=0.05), engine=CPU)
+    assert one.record.key == fit("erm", model, DATA, train=TRAIN, engine=CPU).record.key
+    with pytest.raises(BadInput, match=r"the training loop has no option 'epoch'\. Did you mean 'epochs'"):
+        fit("erm", model, DATA, train={"epoch": 3}, engine=CPU)
+
+
+def test_a_killed_fit_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    class Kill(Exception):
+        pass
+
+    def until(step: int) -> Progress:
+        def progress(_: str, at: int, total: int, __: str) -> None:
+            if at == total and total > step:
+                raise Kill
+
+        return progress
+
+    model = build("linear", DATA)
+    whole = fit("jtt", model, DATA, train=TRAIN, engine=CPU, first_epochs=1, upweight=2.0)
+    with pytest.raises(Kill):  # at the end of a stage, after it was saved
+        fit(
+            "jtt",
+            model,
+            DATA,
+            train=TRAIN,
+            engine=CPU,
+            folder=tmp_path,
+            progress=until(1),
+            first_epochs=1,
+            upweight=2.0,
+        )
+    stages = {path.name for path in tmp_path.rglob("stage-*.pt")}
+    again = fit("jtt", model, DATA, train=TRAIN, engine=CPU, folder=tmp_path, first_epochs=1, upweight=2.0)
+    assert stages <= {"stage-scout.pt", "stage-train.pt"}
+    assert again.record.metrics == whole.record.metrics
+    assert again.record.history == whole.record.history
+    assert all(map(torch.equal, whole.model.state_dict().values(), again.model.state_dict().values()))
+
+
+def test_a_constant_predictor_is_a_warning_in_the_record() -> None:
+    model = wrap(nn.Linear(2, 2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    with pytest.warns(SpurlessWarning, match="predicts 'minus' for every test example"):
+        record = evaluate_given("zero", model, DATA, engine=CPU)
+    assert "for every test example" in record.warnings[0]
+    assert record.metrics["average"] == pytest.approx(float((DATA.test.y == 0).double().mean()))
+
+
+def test_warnings_of_others_pass_through() -> None:
+    class Loud(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            warnings.warn("loud", UserWarning, stacklevel=2)
+            return super().forward(x)
+
+    with pytest.warns(UserWarning, match="loud"):
+        record = evaluate_given("loud", Loud(2, 2), DATA, engine=CPU)
+    assert not any("loud" in said for said in record.warnings)
+
+
+def test_what_cannot_work_is_refused_before_anything_is_trained() -> None:
+    model = build("linear", DATA)
+    with pytest.raises(UnknownName, match="No method is called 'er'"):
+        fit("er", model, DATA)
+    with pytest.raises(UnknownName, match="No selection criterion is called 'best'"):
+        fit("erm", model, DATA, select="best")
+    with pytest.raises(BadInput, match="tells 3 classes apart, the data have 2"):
+        fit("erm", build("linear", input_shape=(2,), n_classes=3), DATA, engine=CPU)
+    with pytest.raises(BadInput, match="cannot take"):
+        fit("erm", build("linear", input_shape=(5,), n_classes=2), DATA, engine=CPU)
+
+
+def test_selection_by_attributes_that_are_not_there_is_refused() -> None:
+    hidden = Splits(DATA.train, DATA.val.hide_attributes(), DATA.test)
+    with pytest.raises(MissingAttributes, match="Selection by val-worst-group needs the attribute"):
+        fit("erm", build("linear", DATA), hidden, select="val-worst-group", engine=CPU)
+
+
+def test_methods_that_need_no_attributes_are_named_where_they_are_missing() -> None:
+    hidden = Splits(DATA.train.hide_attributes(), DATA.val, DATA.test)
+    with pytest.raises(MissingAttributes, match=r"group-dro needs .* or use a method that needs none: .*erm, jtt"):
+        fit("group-dro", build("linear", DATA), hidden, engine=CPU)
+
+
+def test_data_without_any_attribute_are_evaluated_by_class() -> None:
+    from spurless.data import from_tensors
+
+    assert isinstance(DATA.train.x, torch.Tensor)
+    data = from_tensors(DATA.train.x, DATA.train.y)
+    record = fit("erm", build("linear", data), data, train=TRAIN, engine=CPU).record
+    assert [row.name for row in record.groups] == ["0", "1"]
+    assert record.metrics["worst_group"] == record.metrics["worst_class"]

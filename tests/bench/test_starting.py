@@ -1,0 +1,55 @@
+"""Starting points: cached by content, and the cache is never in the way."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spurless.bench.starting import cache_folder, trained_by_erm, warn_if_untrained
+from spurless.core.errors import SpurlessWarning
+from spurless.data.planted import PlantedConfig, planted
+from spurless.models import build
+from spurless.train.config import TrainConfig
+from spurless.train.run import Engine, Run, start
+
+DATA = planted(PlantedConfig(n_train=200, n_val=50, n_test=50))
+
+
+def run(lr: float = 0.1) -> Run:
+    return start(Engine("cpu"), 0, TrainConfig(epochs=1, lr=lr))
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("SPURLESS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "spurless"
+
+
+def test_the_cached_start_is_the_trained_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
+    first = trained_by_erm(build("linear", DATA), DATA, run(), "content")
+    second = trained_by_erm(build("linear", DATA), DATA, run(), "content")
+    assert first.trained
+    assert second.trained
+    assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
+    trained_by_erm(build("linear", DATA), DATA, run(), "other content")
+    trained_by_erm(build("linear", DATA), DATA, run(lr=0.2), "content")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.warns(SpurlessWarning, match="The trained starting point was not cached"):
+        assert trained_by_erm(build("linear", DATA), DATA, run(), "content").trained
+
+
+def test_a_good_model_is_not_warned_of(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
+    model = trained_by_erm(build("linear", DATA), DATA, run(), "content")
+    warn_if_untrained(model, DATA.train, run())
+    assert len(recwarn) == 0

@@ -1,0 +1,87 @@
+"""The console: tables whole at 80 columns, shares as percentages, no bars in a log."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spurless.cli import console
+from spurless.core.errors import BadInput
+from spurless.core.records import GroupRow, Record
+
+
+def record(groups: int) -> Record:
+    rows = tuple(GroupRow(f"group {i}", 10, i / 100, 0.0, 1.0, 5) for i in range(groups))
+    empty = GroupRow("nobody", 0, None, None, None)
+    metrics: dict[str, float | None] = {"average": 0.9, "balanced_average": 0.5, "worst_group": 0.0, "gap": 0.9}
+    facts: dict[str, Any] = {"model": {}, "config": {}, "train": {}, "supervision": {}, "seconds": {}}
+    return Record("erm", 1, {"name": "[b]own[/b]"}, selection="last", groups=(*rows, empty), metrics=metrics, **facts)
+
+
+def test_share_is_a_percentage_or_not_there() -> None:
+    assert [console.share(value) for value in (0.0714, 1.0, None, float("nan"))] == ["7.1 %", "100.0 %", "n/a", "n/a"]
+
+
+def test_record_shows_every_group_that_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_record(record(3))
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].strip() == "erm on [b]own[/b], seed 1"
+    assert "group 2" in out
+    assert "nobody" not in out
+    assert out.splitlines()[-1] == "average 90.0 %  balanced over groups 50.0 %  worst group 0.0 %  gap 90.0 %"
+
+
+def test_record_of_many_groups_shows_the_worst(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_record(record(30))
+    out = capsys.readouterr().out
+    assert "(the worst 20 of 30 groups)" in " ".join(out.split())
+    assert "group 19 " in out
+    assert "group 20 " not in out
+
+
+def test_table_never_breaks_a_name_or_a_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    console.table("t", ("name", "text", "n"), [["a-name-of-twenty-odd-letters", "word " * 20, "123456"]], right=(2,))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "a-name-of-twenty-odd-letters" in lines[2]
+    assert lines[2].endswith("123456")
+
+
+def test_fact_is_no_wider_than_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    console.fact("word", "text " * 30)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 50
+    assert all(line.startswith(" " * 11 + "text") for line in lines[1:])
+
+
+def test_bar_is_drawn_for_a_person_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with console.progress_bar() as progress:
+        assert progress is None  # a log
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with console.progress_bar(quiet=True) as progress:
+        assert progress is None
+    with console.progress_bar() as progress:
+        progress("train", 1, 10, "loss 1")
+        progress("train", 2, 10, "loss 0.5")
+        progress("again", 1, 5, "")
+    assert capsys.readouterr().out == ""
+
+
+def test_file_that_cannot_be_appended_to_is_refused_and_others_are_not_changed(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("as it was")
+    console.check_appendable(tmp_path / "there")
+    console.check_appendable(tmp_path / "new" / "file")
+    assert (tmp_path / "there").read_text() == "as it was"
+    assert not (tmp_path / "new" / "file").exists()
+    for place in (tmp_path / "there" / "under", tmp_path):
+        with pytest.raises(BadInput, match="cannot write here"):
+            console.check_appendable(place)

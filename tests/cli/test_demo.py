@@ -1,0 +1,44 @@
+"""``spurless demo``: every record, one page, and the story in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spurless.cli.demo import STORY, TRAIN
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train for a moment only."""
+    monkeypatch.setitem(TRAIN, "steps", 3)
+
+
+@pytest.mark.usefixtures("short")
+def test_demo_writes_the_page_and_a_record_of_every_method(cli: Cli, here: Path) -> None:
+    (here / "story").mkdir()
+    (here / "story" / "records.jsonl").write_text("of an earlier demo\n")
+    said = cli("demo", "--out", "story", "--seeds", 1)
+    rows = said.records(here / "story" / "records.jsonl")
+    assert [row["method"] for row in rows] == list(STORY)
+    assert {path.name for path in (here / "story").iterdir()} == {"records.jsonl", "report.html"}
+    lines = said.out.splitlines()
+    assert lines[0].startswith("ERM looks right ")
+    assert [line.split()[0] for line in lines[2:5]] == list(STORY[1:])
+    assert lines[-1] == f"The page: {here.resolve() / 'story' / 'report.html'}"
+    page = (here / "story" / "report.html").read_text()
+    assert "A classifier that cheats, and its repair" in page
+    assert "data:image/png" in page
+
+
+@pytest.mark.usefixtures("short")
+def test_demo_opens_the_page_where_asked(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert cli("demo", "--seeds", 1, "--open").status == 0
+    assert opened == [(here.resolve() / "demo" / "report.html").as_uri()]

@@ -1,0 +1,259 @@
+"""``spurless fit``: one record, one file of weights, no checkpoints; the same words give the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+Cli = Callable[..., Any]
+TINY = (
+    "--data",
+    "planted",
+    "-D",
+    "n_train=200",
+    "-D",
+    "n_val=60",
+    "-D",
+    "n_test=60",
+    "--model",
+    "mlp",
+    "--device",
+    "cpu",
+)
+
+
+def weights_in(folder: Path) -> dict[str, torch.Tensor]:
+    (path,) = folder.glob("*.safetensors")
+    found: dict[str, torch.Tensor] = load_file(path)
+    return found
+
+
+def test_fit_writes_a_record_and_weights_and_leaves_no_checkpoint(tiny_fit: Cli, here: Path) -> None:
+    said = tiny_fit("erm")
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    assert said.err == ""
+    assert "erm on planted, seed 0" in said.out
+    assert "minus, right" in said.out
+    assert (record["method"], record["seed"], record["data"]["name"], record["train"]["steps"]) == (
+        "erm",
+        0,
+        "planted",
+        5,
+    )
+    names = {path.name for path in (here / "runs").iterdir()}
+    assert names == {"records.jsonl", f"erm-planted-seed0-{record['key'][:8]}.safetensors"}
+
+
+def test_json_is_one_line_for_each_seed_and_nothing_else(tiny_fit: Cli, here: Path) -> None:
+    said = tiny_fit("erm", "--json", "--seed", 3, "--seeds", 2)
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    assert said.err == ""
+    assert [row["seed"] for row in rows] == [3, 4]
+    assert rows == said.records(here / "runs" / "records.jsonl")
+    assert len(list((here / "runs").glob("*.safetensors"))) == 2
+
+
+def test_the_same_words_give_the_same_key_metrics_and_weights(tiny_fit: Cli, here: Path) -> None:
+    for out in ("one", "two"):
+        said = tiny_fit("jtt", "--out", out)
+    first, second = (said.records(here / out / "records.jsonl")[0] for out in ("one", "two"))
+    assert (first["key"], first["metrics"], first["groups"]) == (second["key"], second["metrics"], second["groups"])
+    one, two = weights_in(here / "one"), weights_in(here / "two")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_config_file_says_the_same_as_flags_and_flags_win(tiny_fit: Cli, here: Path) -> None:
+    (here / "run.toml").write_text("[model]\nwidth = 6\n[method]\nupweight = 7\n[train]\nlr = 0.5\nbatch_size = 16\n")
+    files = {
+        "flags": ("-O", "width=6", "-M", "upweight=7", "--lr", 0.5, "--batch-size", 16),
+        "file": ("--config", "run.toml"),
+        "both": ("--config", "run.toml", "--lr", 0.25, "-M", "upweight=8", "-O", "width=5"),
+    }
+    rows = {}
+    for name, words in files.items():
+        said = tiny_fit("jtt", *words, "--out", name)
+        (rows[name],) = said.records(here / name / "records.jsonl")
+    assert rows["flags"]["key"] == rows["file"]["key"]
+    both = rows["both"]
+    assert (both["train"]["lr"], both["train"]["batch_size"], both["config"]["upweight"]) == (0.25, 16, 8)
+    assert both["model"]["options"]["width"] == 5
+
+
+def test_options_reach_the_record(tiny_fit: Cli, here: Path) -> None:
+    words = (
+        "-D",
+        "agreement=0.8",
+        "-O",
+        "width=9",
+        "-M",
+        "upweight=3",
+        "--preset",
+        "celeba",
+        "--select",
+        "val-average",
+    )
+    said = tiny_fit("jtt", *words)
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    assert record["data"]["options"]["agreement"] == 0.8
+    assert record["data"]["options"]["n_train"] == 200
+    assert record["model"]["options"]["width"] == 9
+    assert record["config"]["upweight"] == 3
+    assert record["selection"] == "val-average"
+    assert record["command"].startswith("spurless fit jtt --data planted")
+
+
+def test_method_that_repairs_starts_from_given_weights(tiny_fit: Cli, here: Path) -> None:
+    assert tiny_fit("erm", "--out", "erm", "--steps", 100).status == 0
+    (weights,) = (here / "erm").glob("*.safetensors")
+    said = tiny_fit("dfr", "--weights", weights)
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    assert "train" not in record["seconds"]  # nothing was trained by ERM
+    before, after = weights_in(here / "erm"), weights_in(here / "runs")
+    assert [name for name in before if not torch.equal(before[name], after[name])] == ["head.weight"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "npz", "folder", "images"])
+def test_own_data_go_all_the_way(cli: Cli, here: Path, csv: Cli, npz: Cli, folder: Path, kind: str) -> None:
+    columns: tuple[object, ...] = ("--label", "y", "--attribute", "place", "--split", "split")
+    if kind == "csv":
+        words = (csv(), *columns, "--model", "mlp")
+    elif kind == "tsv":
+        (here / "own.tsv").write_text(csv().read_text().replace(",", "\t"))
+        words = (here / "own.tsv", *columns, "--model", "mlp")
+    elif kind == "npz":
+        words = (npz(), "--model", "mlp")
+    elif kind == "folder":
+        words = (folder, "--model", "small-cnn", "-D", "size=16")
+    else:
+        lines = [f"{path.relative_to(folder)},{path.parent.name}" for path in sorted(folder.rglob("*.png"))]
+        (here / "meta.csv").write_text("\n".join(["picture,y", *lines]))
+        words = ("meta.csv", "--label", "y", "--file", "picture", "--root", folder, "--model", "mlp")
+    said = cli("fit", "erm", "--data", *words, "--steps", 30, "--batch-size", 8, "--device", "cpu")
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    (weights,) = (here / "runs").glob("*.safetensors")
+    assert " " not in weights.name
+    data = tuple(word for word in words if word not in ("--model", "mlp", "small-cnn"))
+    again = cli("eval", weights, "--data", *data, "--json")
+    assert again.status == 0, again.err
+    assert json.loads(again.out)["metrics"] == record["metrics"]
+    assert json.loads(again.out)["data"] == record["data"]
+
+
+def test_warning_of_ours_is_one_line(tiny_fit: Cli, here: Path) -> None:
+    said = tiny_fit("erm", "--lr", 1e-9, "-O", "width=1", "--seed", 0)
+    assert said.status == 0
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    assert said.err.splitlines() == [f"spurless: warning: {text}" for text in record["warnings"]]
+    assert "predicts" in said.err
+
+
+def test_interrupted_run_says_one_line_and_goes_on_to_the_same_weights(
+    tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spurless.train.checkpoint import Checkpoints
+
+    words = ("--steps", 60, "--batch-size", 20)
+    assert tiny_fit("erm", *words, "--out", "straight").status == 0
+    monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
+
+    steps: list[int] = []
+
+    @contextmanager
+    def listening(limit: int) -> Iterator[Callable[..., None]]:
+        def tell(_stage: str, step: int, *_: object) -> None:
+            steps.append(step)
+            if step >= limit:
+                raise KeyboardInterrupt
+
+        yield tell
+
+    monkeypatch.setattr("spurless.train.run.time.monotonic", iter(range(10**6)).__next__)  # no step goes untold
+    monkeypatch.setattr(import_module("spurless.cli.fit"), "progress_bar", lambda _: listening(20))
+    said = tiny_fit("erm", *words)
+    assert (said.status, said.out) == (130, "")
+    assert said.err == "spurless: stopped; the same command goes on where this one was.\n"
+    assert steps == list(range(1, 21))
+    monkeypatch.setattr(import_module("spurless.cli.fit"), "progress_bar", lambda _: listening(99))
+    again = tiny_fit("erm", *words)
+    assert len(again.records(here / "runs" / "records.jsonl")) == 1
+    assert steps[20] == 21  # it went on, and did not begin again
+    assert not (here / "runs" / "checkpoints").exists()
+    one, two = weights_in(here / "straight"), weights_in(here / "runs")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_killed_run_goes_on_to_the_same_weights_and_one_record(tiny_fit: Cli, here: Path) -> None:
+    """The kill comes from outside, at a step that the checkpoint decides."""
+    words = ("fit", "erm", *TINY, "--steps", "4000", "--batch-size", "20", "--out", "killed")
+    program = (
+        "from spurless.train.checkpoint import Checkpoints\n"
+        "Checkpoints.due = lambda *_: True\n"
+        "from spurless.cli import main\n"
+        "main()\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", program, *words], cwd=here, env=environment)
+    until = time.monotonic() + 60
+    while not list(here.glob("killed/checkpoints/*/stage-train.pt")) and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (here / "killed" / "records.jsonl").exists()
+    again = tiny_fit("erm", *words[len(TINY) + 2 :])
+    assert len(again.records(here / "killed" / "records.jsonl")) == 1
+    assert tiny_fit("erm", *words[len(TINY) + 2 : -1], "straight").status == 0
+    assert {path.suffix for path in (here / "killed").iterdir()} == {".jsonl", ".safetensors"}
+    one, two = weights_in(here / "straight"), weights_in(here / "killed")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def two_processes(here: Path, *words: str) -> Any:
+    command = [sys.executable, "-m", "spurless", "fit", "erm", *TINY, *words, "--devices", "2", "--strategy", "ddp"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_two_processes_say_it_once_and_end_with_the_weights_of_one(tiny_fit: Cli, here: Path) -> None:
+    words = ("--steps", "20", "--batch-size", "64")
+    two = two_processes(here, *words, "--out", "two")
+    assert (two.returncode, two.stderr) == (0, "")
+    one = tiny_fit("erm", *words, "--out", "one")
+    assert two.stdout.replace("two/", "one/") == one.out
+    assert len(one.records(here / "two" / "records.jsonl")) == 1
+    for name, tensor in weights_in(here / "one").items():
+        assert torch.allclose(tensor, weights_in(here / "two")[name], atol=1e-5), name
+
+
+def test_two_processes_that_fail_say_one_line(here: Path) -> None:
+    said = two_processes(here, "--steps", "20", "--batch-size", "63")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == "spurless: the batch size must be a multiple of the number of devices (got 63 over 2).\n"
+
+
+def test_defaults_that_help_shows_are_those_of_the_loop() -> None:
+    import inspect
+
+    from spurless.cli.fit import fit
+    from spurless.train.config import TrainConfig
+
+    flags = inspect.signature(fit, eval_str=True).parameters
+    shown = {
+        name: flags[name].annotation.__metadata__[0].show_default
+        for name in vars(TrainConfig())
+        if name in flags and getattr(TrainConfig(), name) is not None
+    }
+    assert shown == {name: str(getattr(TrainConfig(), name)) for name in shown}
+    assert len(shown) == 8

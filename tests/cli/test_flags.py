@@ -1,0 +1,54 @@
+"""The flags, as --help shows them: every command explains itself, with an example, on 80 columns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spurless import __version__
+
+Cli = Callable[..., Any]
+COMMANDS = ("demo", "fit", "eval", "report", "reproduce", "ls", "data check")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example_and_fits_80_columns(cli: Cli, command: str) -> None:
+    said = cli(*command.split(), "--help")
+    assert (said.status, said.err) == (0, "")
+    assert f"  spurless {command}" in said.out.split("Example", 1)[1]
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_help_loses_no_word_in_brackets(cli: Cli) -> None:
+    text = " ".join(cli("fit", "--help").out.replace("│", " ").split())
+    assert "[data], [model], [method], [train]" in text
+    assert "sgd, adam or adamw. [default: (sgd)]" in text
+
+
+def test_help_groups_the_flags_of_fit(cli: Cli) -> None:
+    out = cli("fit", "--help").out
+    panels = [out.index(f"─ {name} ─") for name in ("Data", "Model", "Method", "Training", "Machine", "Output")]
+    assert panels == sorted(panels)
+
+
+def test_no_word_at_all_prints_the_commands(cli: Cli) -> None:
+    said = cli()
+    assert (said.status, said.err) == (0, "")
+    assert all(f"│ {command.split()[0]} " in said.out for command in COMMANDS)
+    assert said.out == cli("--help").out
+
+
+def test_version_is_printed(cli: Cli) -> None:
+    assert (cli("--version").status, cli("--version").out) == (0, f"{__version__}\n")
+
+
+def test_help_comes_at_once_because_torch_is_not_imported() -> None:
+    program = (
+        "import sys; from spurless.cli import main\ntry:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    said = subprocess.run([sys.executable, "-c", program, "fit", "--help"], capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stderr) == (0, "")

@@ -1,0 +1,53 @@
+"""``spurless ls``: every table is readable on 80 columns and whole as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spurless.cli.ls import TABLES, options_of
+
+Cli = Callable[..., Any]
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_table_fits_80_columns_and_breaks_no_name(cli: Cli, what: str) -> None:
+    said = cli("ls", what)
+    assert (said.status, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    starts = {line.split(" ")[0] for line in lines}
+    for row in TABLES[what].rows():
+        assert next(iter(row.values())) in starts
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_json_holds_all_that_the_table_shows(cli: Cli, what: str) -> None:
+    rows = json.loads(cli("ls", what, "--json").out)
+    assert rows == TABLES[what].rows()
+    assert all(set(TABLES[what].shown) <= set(row) for row in rows)
+
+
+def test_methods_are_listed_unless_said_otherwise(cli: Cli) -> None:
+    assert cli("ls").out == cli("ls", "methods").out
+
+
+def test_methods_say_what_they_use(cli: Cli) -> None:
+    rows = {row["method"]: row for row in json.loads(cli("ls", "methods", "--json").out)}
+    assert [rows[name]["uses"] for name in ("erm", "group-dro", "dfr")] == [
+        "labels only",
+        "train attributes",
+        "val attributes",
+    ]
+    assert rows["dfr"]["starts from"] == "a trained model"
+    assert "upweight=" in rows["jtt"]["options"]
+    assert rows["jtt"]["presets"].startswith("digits, ")
+
+
+def test_options_come_with_their_values() -> None:
+    from spurless.data.planted import PlantedConfig
+
+    assert options_of(PlantedConfig(core=3.0)).startswith("core=3.0, spurious=2.0, ")

@@ -1,0 +1,27 @@
+"""``spurless report``: one page from files or folders of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Cli = Callable[..., Any]
+
+
+def test_page_is_made_from_files_and_folders(cli: Cli, tiny_fit: Cli, here: Path) -> None:
+    assert tiny_fit("erm", "--out", "one").status == 0
+    assert tiny_fit("group-dro", "--out", "two").status == 0
+    said = cli("report", "one/records.jsonl", "two", "--out", "deep/page.html", "--title", "Two <runs>")
+    assert (said.status, said.out, said.err) == (0, "deep/page.html\n", "")
+    page = (here / "deep" / "page.html").read_text()
+    assert "Two &lt;runs&gt;" in page
+    assert "Two <runs>" not in page
+    assert "group-dro" in page
+
+
+def test_torn_last_record_is_left_out(cli: Cli, tiny_fit: Cli, here: Path) -> None:
+    assert tiny_fit("erm").status == 0
+    path = here / "runs" / "records.jsonl"
+    path.write_text(path.read_text() + path.read_text()[:100])
+    assert cli("report", path, "--out", "page.html").status == 0

@@ -1,0 +1,65 @@
+"""``spurless reproduce``: the last line is the verdict, and so is the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spurless.bench import claims
+from spurless.bench.cell import Cell
+from spurless.bench.claims import Bar
+
+Cli = Callable[..., Any]
+ID = "theory/planted-erm"
+
+
+@pytest.fixture
+def claim(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bar], None]:
+    """Put a small claim in the place of a real one, with this bar."""
+
+    def put(bar: Bar) -> None:
+        cell = Cell("planted", "linear", "erm", {"n_train": 200, "n_val": 50, "n_test": 200}, train={"steps": 5})
+        monkeypatch.setitem(claims.CLAIMS, ID, replace(claims.CLAIMS[ID], cells={"erm": cell}, bar=bar, paper=39.35))
+
+    return put
+
+
+def test_claim_that_holds_leaves_status_zero(cli: Cli, claim: Callable[[Bar], None], here: Path) -> None:
+    claim(Bar(0.0, 100.0))
+    said = cli("reproduce", ID, "--seeds", 2, "--device", "cpu", "--out", "all/r.jsonl")
+    assert said.err == ""
+    words = said.out.splitlines()[-1].split("  ")
+    assert [words[0], *words[2:]] == [ID, "39.35", "0 to 100", "HOLDS"]
+    assert 0 <= float(words[1]) <= 100
+    rows = said.records(here / "all" / "r.jsonl")
+    assert [(row["seed"], row["cell"]) for row in rows] == [(0, f"{ID} erm"), (1, f"{ID} erm")]
+
+
+def test_claim_that_falls_short_leaves_status_one(cli: Cli, claim: Callable[[Bar], None]) -> None:
+    claim(Bar(101.0))
+    said = cli("reproduce", ID, "--seeds", 1, "--device", "cpu")
+    assert (said.status, said.err) == (1, "")
+    assert said.out.splitlines()[-1].endswith("  >= 101  FALLS SHORT")
+
+
+@pytest.mark.parametrize(("bar", "holds"), [(Bar(0.0, 100.0), True), (Bar(101.0), False)])
+def test_json_is_one_line_with_the_same_status(cli: Cli, claim: Callable[[Bar], None], bar: Bar, holds: bool) -> None:
+    claim(bar)
+    said = cli("reproduce", ID, "--seeds", 2, "--device", "cpu", "--json")
+    told = json.loads(said.out)
+    assert (said.status, said.err, said.out.count("\n")) == (0 if holds else 1, "", 1)
+    assert (told["id"], told["holds"], told["paper"], len(told["values"])) == (ID, holds, 39.35, 2)
+
+
+def test_list_is_that_of_ls_claims(cli: Cli) -> None:
+    assert cli("reproduce", "--list").out == cli("ls", "claims").out
+    assert cli("reproduce", "--list", "--json").out == cli("ls", "claims", "--json").out
+
+
+def test_folder_of_datasets_that_is_not_there_is_refused(refused: Callable[..., None]) -> None:
+    refused(r"nowhere: no such folder \(expected a folder of datasets\)", "reproduce", ID, "--data-dir", "nowhere")

@@ -1,0 +1,156 @@
+"""Grouped: hiding, choosing, preparing, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from spurless.core.errors import BadInput, MissingAttributes, UndeclaredUse
+from spurless.core.groups import Groups
+from spurless.data.grouped import Grouped, Picked, Splits, check_splits, checked
+
+GROUPS = Groups(("no", "yes"), ("left", "right"))
+
+
+def split(x: Tensor | None = None) -> Grouped:
+    x = torch.arange(8, dtype=torch.float32).view(4, 2) if x is None else x
+    return Grouped(x, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), GROUPS)
+
+
+def splits(train: Grouped | None = None, test: Grouped | None = None) -> Splits:
+    return Splits(train or split(), split(), test or split(), "toy")
+
+
+class Numbers:
+    """A source that reads on demand, and counts how often."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.read = n, 0
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> Tensor:
+        self.read += 1
+        return torch.full((3,), i, dtype=torch.uint8)
+
+    def fingerprint(self) -> str:
+        return f"numbers {self.n}"
+
+
+def test_hidden_attributes_are_minus_one_and_the_original_keeps_its_own() -> None:
+    data = split()
+    hidden = data.hide_attributes()
+    assert hidden.a.tolist() == [-1] * 4
+    assert data.a.tolist() == [0, 1, 0, 1]
+    assert data.has_attributes
+    assert not hidden.has_attributes
+    with pytest.raises(MissingAttributes):
+        hidden.g  # noqa: B018  the look is the test
+
+
+def test_counts_by_hand() -> None:
+    assert split().counts.tolist() == [1, 1, 1, 1]
+    assert split().class_counts.tolist() == [2, 2]
+    assert split().g.tolist() == [0, 1, 2, 3]
+
+
+def test_select_takes_the_examples_in_the_order_given() -> None:
+    chosen = split().select(torch.tensor([3, 0]))
+    assert isinstance(chosen.x, Tensor)
+    assert chosen.x.tolist() == [[6.0, 7.0], [0.0, 1.0]]
+    assert chosen.y.tolist() == [1, 0]
+    assert chosen.a.tolist() == [1, 0]
+
+
+def test_select_of_a_source_reads_nothing_yet() -> None:
+    source = Numbers(4)
+    chosen = Grouped(source, split().y, split().a, GROUPS).select(torch.tensor([2, 1]))
+    assert isinstance(chosen.x, Picked)
+    assert source.read == 0
+    assert chosen.x[0].tolist() == [2, 2, 2]
+    assert chosen.streamed
+
+
+def test_bytes_become_shares_and_doubles_become_floats() -> None:
+    raw = torch.tensor([[0, 255]], dtype=torch.uint8)
+    ready = split().prepare(raw)
+    assert isinstance(ready, Tensor)
+    assert ready.tolist() == [[0.0, 1.0]]
+    assert split().prepare(torch.zeros(1, 2, dtype=torch.float64)).dtype == torch.float32  # type: ignore[union-attr]
+    assert split().prepare(torch.zeros(1, 2, dtype=torch.long)).dtype == torch.long  # type: ignore[union-attr]
+
+
+def test_augmentation_is_for_training_and_comes_before_the_transform() -> None:
+    data = replace(split(), augment=lambda x: x + 1, transform=lambda x: x * 10)
+    assert data.prepare(torch.ones(1, 1)).tolist() == [[10.0]]  # type: ignore[union-attr]
+    assert data.prepare(torch.ones(1, 1), training=True).tolist() == [[20.0]]  # type: ignore[union-attr]
+
+
+def test_one_overlapping_attribute_can_be_taken_alone() -> None:
+    groups = Groups.overlapping(("civil", "toxic"), ("male", "female"))
+    data = Grouped(torch.zeros(2, 1), torch.tensor([0, 1]), torch.tensor([[1, 0], [1, 1]]), groups)
+    assert data.counts.tolist() == [1, 0, 1, 1]
+    alone = data.column("female")
+    assert alone.a.tolist() == [0, 1]
+    assert alone.groups.names == ("civil, not female", "civil, female", "toxic, not female", "toxic, female")
+
+
+def test_the_fingerprint_knows_every_part() -> None:
+    data = split()
+    others = [
+        split(torch.ones(4, 2)),
+        replace(data, y=1 - data.y),
+        replace(data, a=1 - data.a),
+        replace(data, groups=Groups(("no", "maybe"), ("left", "right"))),
+    ]
+    assert len({part.fingerprint() for part in (data, *others)}) == 5
+    assert data.fingerprint() == split().fingerprint()
+
+
+def test_a_method_is_shown_what_it_declared_and_never_the_test_split() -> None:
+    shown = splits().shown(train_attributes=True, val_attributes=False)
+    assert shown.train.has_attributes
+    assert not shown.val.has_attributes
+    with pytest.raises(UndeclaredUse, match=r"Select on data\.val instead"):
+        shown.test.y  # noqa: B018  the look is the test
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (Grouped(torch.zeros(0, 2), torch.zeros(0).long(), torch.zeros(0).long(), GROUPS), "the split is empty"),
+        (replace(split(), y=torch.tensor([0, 0, 1])), r"differ in number \(got 4, 3 and 4\)"),
+        (replace(split(), y=torch.tensor([0.0, 0, 1, 1])), "labels must be whole numbers"),
+        (
+            replace(split(), y=torch.tensor([0, 0, 1, 2])),
+            r"label of example 3 is out of range \(expected 0 to 1, got 2\)",
+        ),
+        (replace(split(), y=torch.tensor([0, -1, 1, 1])), r"label of example 1 is out of range.*got -1"),
+        (replace(split(), a=torch.tensor([0, 0, 2, 1])), r"attribute of example 2 is out of range \(got \[2\]\)"),
+        (replace(split(), a=torch.zeros(4, 2).long()), r"wrong number of columns \(expected 1, got 2\)"),
+        (split(torch.tensor([[0.0], [1], [torch.nan], [1]])), "1 examples hold NaN or infinite.*example 2"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_in_one_sentence(broken: Grouped, sentence: str) -> None:
+    with pytest.raises(BadInput, match=rf"^toy, train split: .*{sentence}"):
+        checked(broken, "toy, train split")
+
+
+def test_one_class_only_is_refused() -> None:
+    lone = replace(split(), y=torch.zeros(4).long())
+    with pytest.raises(BadInput, match=r"toy, train split: there is one class only.*expected at least two"):
+        check_splits(splits(train=lone))
+
+
+def test_splits_of_different_shapes_are_refused() -> None:
+    with pytest.raises(BadInput, match="the splits differ in the shape of an example"):
+        check_splits(splits(test=split(torch.zeros(4, 3))))
+
+
+def test_an_example_is_what_the_model_gets() -> None:
+    data = Grouped(Numbers(4), split().y, split().a, GROUPS)
+    example = data.example(2)
+    assert isinstance(example, Tensor)
+    torch.testing.assert_close(example, torch.tensor([[0.0] * 3, [1 / 255] * 3]))

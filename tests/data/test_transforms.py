@@ -1,0 +1,56 @@
+"""Transforms: by hand, and one draw per example."""
+
+import torch
+
+from spurless.data.transforms import Batched, Chain, Normalise, RandomCrop, RandomFlip, Resize
+
+
+def test_normalise_by_hand() -> None:
+    x = torch.tensor([0, 255], dtype=torch.uint8).view(1, 2, 1, 1)
+    ready = Normalise(mean=(0.5, 0.5), std=(0.25, 0.5))(x)
+    assert ready.flatten().tolist() == [-2.0, 1.0]  # (0 - .5) / .25, (1 - .5) / .5
+
+
+def test_resize_keeps_a_constant_image_constant() -> None:
+    x = torch.full((2, 3, 8, 8), 77, dtype=torch.uint8)
+    small = Resize(4, 6)(x)
+    assert small.shape == (2, 3, 4, 6)
+    assert small.unique().tolist() == [77]  # type: ignore[no-untyped-call]
+
+
+def test_flips_mirror_about_half_of_the_batch() -> None:
+    x = torch.arange(2.0).view(1, 1, 1, 2).repeat(1000, 1, 1, 1)
+    flipped = RandomFlip()(x)[:, 0, 0, 0] == 1
+    assert 400 < int(flipped.sum()) < 600  # six standard errors
+    assert RandomFlip()(x).sum(dim=-1).unique().tolist() == [1.0]  # type: ignore[no-untyped-call]
+
+
+def test_crops_are_shifts_and_each_example_has_its_own() -> None:
+    x = torch.zeros(500, 1, 9, 9)
+    x[:, 0, 4, 4] = 1
+    cut = RandomCrop(padding=2)(x)
+    places = cut.flatten(1).argmax(dim=1)
+    rows, columns = places // 9, places % 9
+    assert cut.sum(dim=(1, 2, 3)).unique().tolist() == [1.0]  # type: ignore[no-untyped-call]
+    assert rows.unique().tolist() == columns.unique().tolist() == [2, 3, 4, 5, 6]  # type: ignore[no-untyped-call]
+
+
+def test_a_chain_is_static_only_if_every_part_is() -> None:
+    assert Chain((RandomFlip(), RandomCrop())).static
+    assert not Chain((RandomFlip(), lambda x: x)).static
+    assert not Chain((RandomFlip(), Batched(lambda x: x))).static
+
+
+def test_a_chain_applies_its_parts_in_order() -> None:
+    assert Chain((lambda x: x + 1, lambda x: x * 2))(torch.ones(1)).tolist() == [4.0]
+
+
+def test_a_foreign_transform_meets_one_example_at_a_time() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def watch(x: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(x.shape))
+        return x
+
+    Batched(watch)(torch.zeros(3, 1, 2, 2))
+    assert seen == [(1, 2, 2)] * 3
