@@ -27,7 +27,7 @@ check: test docs
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

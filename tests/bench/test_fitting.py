@@ -167,3 +167,14 @@ def test_data_without_any_attribute_are_evaluated_by_class() -> None:
     record = fit("erm", build("linear", data), data, train=TRAIN, engine=CPU).record
     assert [row.name for row in record.groups] == ["0", "1"]
     assert record.metrics["worst_group"] == record.metrics["worst_class"]
+
+
+def test_a_method_of_one_s_own_is_fitted_under_the_same_protocol() -> None:
+    from spurless.methods.jtt import JTT, JTTConfig
+
+    own = JTT(JTTConfig(1, 2.0))
+    model = build("linear", DATA)
+    by_name = fit("jtt", model, DATA, train=TRAIN, engine=CPU, first_epochs=1, upweight=2.0)
+    assert fit(own, model, DATA, train=TRAIN, engine=CPU).record.key == by_name.record.key
+    with pytest.raises(BadInput, match="already configured"):
+        fit(own, model, DATA, engine=CPU, upweight=3.0)

@@ -110,9 +110,13 @@ def test_the_fingerprint_knows_every_part() -> None:
 
 
 def test_a_method_is_shown_what_it_declared_and_never_the_test_split() -> None:
-    shown = splits().shown(train_attributes=True, val_attributes=False)
+    shown = splits().shown(train_attributes=True, val_labels=True, val_attributes=False)
     assert shown.train.has_attributes
     assert not shown.val.has_attributes
+    assert shown.val.y.tolist() == [0, 0, 1, 1]
+    blind = splits().shown(train_attributes=False, val_labels=False, val_attributes=False)
+    assert blind.val.y.tolist() == blind.val.a.tolist() == [-1] * 4
+    assert blind.train.y.tolist() == [0, 0, 1, 1]  # the training labels are what training is
     with pytest.raises(UndeclaredUse, match=r"Select on data\.val instead"):
         shown.test.y  # noqa: B018  the look is the test
 
@@ -154,3 +158,9 @@ def test_an_example_is_what_the_model_gets() -> None:
     example = data.example(2)
     assert isinstance(example, Tensor)
     torch.testing.assert_close(example, torch.tensor([[0.0] * 3, [1 / 255] * 3]))
+
+
+def test_at_a_prompt_a_split_is_one_line() -> None:
+    assert repr(split()) == "Grouped(4 examples, float32 (2,), 4 groups)"
+    assert repr(split().hide_attributes()) == "Grouped(4 examples, float32 (2,), 4 groups, attributes unknown)"
+    assert repr(splits()) == "Splits(toy: train Grouped(4 examples, float32 (2,), 4 groups), val 4, test 4)"

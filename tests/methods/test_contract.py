@@ -160,7 +160,8 @@ def test_a_spy_sees_no_attribute_and_no_test_split() -> None:
     shown = spied(Spy()).shown
     for split in (shown.train, shown.val):
         assert bool((split.a == -1).all())
-        assert split.counts.tolist() == [0, 0, 0, 0]
+    assert shown.train.counts.tolist() == [0, 0, 0, 0]
+    assert bool((shown.val.y == -1).all())  # the labels of validation were not declared either
     for look in (lambda: shown.test.y, lambda: shown.test.x, lambda: len(shown.test), lambda: shown.test.groups):
         with pytest.raises(UndeclaredUse, match="The test split is never shown to a method"):
             look()

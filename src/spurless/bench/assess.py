@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import warnings
@@ -23,7 +24,7 @@ from spurless.train.run import Run
 
 
 def assess(model: nn.Module, data: Splits, run: Run) -> tuple[dict[str, float | None], GroupTable]:
-    """Return every metric on the test split, and the group table."""
+    """Return every metric on the test split (None where it does not exist), and the group table."""
     model.to(run.device)
     split = data.test
     outputs = logits(model, split, run.device, run.workers)
@@ -37,13 +38,14 @@ def assess(model: nn.Module, data: Splits, run: Run) -> tuple[dict[str, float | 
         )
     table = group_table(pred, y, a, split.groups)
     probabilities = outputs.softmax(dim=1)
-    metrics: dict[str, float | None] = {
+    by_group = calibration_by_group(probabilities, y, a, split.groups)
+    metrics = {
         **table.summary(data.train.counts),
         "ece": expected_calibration_error(probabilities, y),
-        "worst_group_ece": float(calibration_by_group(probabilities, y, a, split.groups).nan_to_num(-1).max()),
+        "worst_group_ece": max((value for value in by_group.tolist() if value == value), default=math.nan),
         "loss": float(nn.functional.cross_entropy(outputs, y)),
     }
-    return metrics, table
+    return {name: value if value == value else None for name, value in metrics.items()}, table
 
 
 def describe_data(data: Splits, fingerprint: str) -> dict[str, Any]:

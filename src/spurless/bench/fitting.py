@@ -53,7 +53,7 @@ class Protocol:
 
 
 def fit(  # noqa: PLR0913  the one door: each is a word that a user says
-    method: str,
+    method: str | Method,
     model: nn.Module,
     data: Splits,
     *,
@@ -69,7 +69,7 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
     """Fit a method and evaluate the result on the test split, which the method never sees.
 
     Args:
-        method: a name in ``METHODS``, such as ``"erm"``.
+        method: a name in ``METHODS``, such as ``"erm"``, or a method of your own, already configured.
         model: a :class:`Classifier`, or any module whose head can be found; it is copied, never changed.
         data: three splits; attributes that the method did not declare are hidden from it.
         seed: all randomness of the run.
@@ -87,7 +87,11 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
     """
     settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
     protocol = Protocol(settings, select, engine or Engine(), Path(folder) if folder is not None else None, progress)
-    return fit_under(protocol, make_method(method, preset, **options), model, data, seed)
+    if isinstance(method, str):
+        return fit_under(protocol, make_method(method, preset, **options), model, data, seed)
+    if preset is not None or options:
+        raise BadInput("a method that is passed as an object is already configured", got=preset or ", ".join(options))
+    return fit_under(protocol, method, model, data, seed)
 
 
 def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int) -> Fitted:
@@ -116,7 +120,9 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
             model = trained_by_erm(model, data, run, digest(content, protocol.select))
         elif info.start == "trained":
             warn_if_untrained(model, data.train, run)
-        shown = data.shown(train_attributes=info.train_attributes, val_attributes=info.val_attributes)
+        shown = data.shown(
+            train_attributes=info.train_attributes, val_labels=info.val_labels, val_attributes=info.val_attributes
+        )
         fitted = method.fit(model, shown, run)
         fitted.trained = True
         metrics, table = assess(fitted, data, run)

@@ -31,7 +31,7 @@ def trained_by_erm(model: Classifier, data: Splits, run: Run, content: str) -> C
     if path.exists():
         load_weights(path, model)
     else:
-        model = ERM().fit(model, data.shown(train_attributes=False, val_attributes=False), run)
+        model = ERM().fit(model, data.shown(train_attributes=False, val_labels=False, val_attributes=False), run)
         if run.is_main:
             with _tolerated():
                 path.parent.mkdir(parents=True, exist_ok=True)

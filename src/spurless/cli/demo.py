@@ -14,8 +14,8 @@ from spurless.core.files import check_writable
 from spurless.core.records import Record
 
 TRAIN = {"steps": 170, "batch_size": 64, "lr": 0.01}
-STORY = ("erm", "jtt", "group-resample", "dfr")
-"""No help; no attributes; attributes of train; attributes of val."""
+STORY = ("erm", "group-resample", "dfr")
+"""No help; attributes of train; attributes of val."""
 
 
 def demo(

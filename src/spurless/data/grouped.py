@@ -45,7 +45,7 @@ class Batch:
         return len(self.y)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Grouped:
     """One split: inputs ``x``, labels ``y``, attributes ``a`` (-1 where hidden or unknown), and the group names.
 
@@ -62,6 +62,18 @@ class Grouped:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def __repr__(self) -> str:
+        kind = (
+            "streamed"
+            if self.streamed
+            else f"{self.x.dtype}".removeprefix("torch.")
+            if isinstance(self.x, Tensor)
+            else "text"
+        )
+        shape = f" {tuple(self.x.shape[1:])}" if isinstance(self.x, Tensor) else ""
+        known = "" if self.has_attributes else ", attributes unknown" if self.groups.attributes else ", no attributes"
+        return f"Grouped({len(self)} examples, {kind}{shape}, {len(self.groups)} groups{known})"
 
     @property
     def streamed(self) -> bool:
@@ -91,6 +103,10 @@ class Grouped:
     def hide_attributes(self) -> Grouped:
         """Return the same examples with every attribute hidden."""
         return replace(self, a=torch.full_like(self.a, -1))
+
+    def hide_labels(self) -> Grouped:
+        """Return the same examples with every label and attribute hidden."""
+        return replace(self.hide_attributes(), y=torch.full_like(self.y, -1))
 
     def column(self, attribute: str) -> Grouped:
         """Return the same examples with the groups of one overlapping attribute."""
@@ -146,7 +162,7 @@ class Grouped:
         return digest(content, self.y, self.a, list(self.groups.labels), list(self.groups.attributes))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Splits:
     """The three splits of a dataset, and where they come from."""
 
@@ -156,15 +172,18 @@ class Splits:
     name: str = "own data"
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Splits({self.name}: train {self.train!r}, val {len(self.val)}, test {len(self.test)})"
+
     @property
     def groups(self) -> Groups:
         """The groups, which all splits share."""
         return self.train.groups
 
-    def shown(self, *, train_attributes: bool, val_attributes: bool) -> Splits:
-        """Return what a method may see: the attributes it declared, and never the test split."""
+    def shown(self, *, train_attributes: bool, val_labels: bool, val_attributes: bool) -> Splits:
+        """Return what a method may see: the labels and attributes it declared, and never the test split."""
         train = self.train if train_attributes else self.train.hide_attributes()
-        val = self.val if val_attributes else self.val.hide_attributes()
+        val = self.val if val_attributes else self.val.hide_attributes() if val_labels else self.val.hide_labels()
         return replace(self, train=train, val=val, test=cast(Grouped, _Sealed()))
 
     def fingerprint(self) -> str:

@@ -47,12 +47,12 @@ MODELS: dict[str, Architecture] = {
     row.name: row
     for row in (
         Architecture("linear", LinearConfig, linear, "one linear layer on the flattened input"),
-        Architecture("mlp", MLPConfig, mlp, "linear layers with an activation between them (the FCN of 003)"),
+        Architecture("mlp", MLPConfig, mlp, "linear layers with an activation between them"),
         Architecture("small-cnn", SmallCNNConfig, small_cnn, "four 3x3 convolutions and a hidden layer (MaskTune)"),
         Architecture(
             "pooled-cnn", PooledCNNConfig, pooled_cnn, "three strided convolutions and a global average (DCWP)"
         ),
-        Architecture("vgg11-small", VGG11Config, vgg11, "VGG11 with one linear layer, no biases, no batch norm (003)"),
+        Architecture("vgg11-small", VGG11Config, vgg11, "VGG11 with one linear layer, no biases, no batch norm"),
         Architecture("resnet20", SmallResNetConfig, resnet20, "ResNet-20 for 32x32 images (He et al. 2016)"),
         Architecture("resnet32", SmallResNetConfig, resnet32, "ResNet-32 for 32x32 images (MaskTune)"),
         Architecture("torchvision:NAME", TorchvisionConfig, torchvision_model, "any torchvision classification model"),

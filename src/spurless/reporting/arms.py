@@ -241,7 +241,7 @@ def wilson(share: float | None, n: int) -> tuple[float | None, float | None]:
 
 
 def _estimate(runs: Sequence[tuple[float | None, float | None, float | None]]) -> Estimate:
-    """Average values and interval ends over runs; seeds share one test split, so they do not narrow the interval."""
+    """Average values and interval ends over runs; seeds may share a test split, so they do not narrow it."""
     known = [run for run in runs if run[0] is not None]
     if not known:
         return Estimate(None)

@@ -29,10 +29,9 @@ def studies(records: Sequence[Record]) -> tuple[Study, ...]:
     Records with the same key are the same run and count once.
     """
     distinct = list({record.key or f"#{n}": record for n, record in enumerate(records)}.values())
-    by_data = _gather(distinct, lambda r: [r.data.get("name"), r.data.get("fingerprint")])
-    names = _tell_apart(
-        [str(run[0].data.get("name", "data")) for run in by_data], [_options(run[0]) for run in by_data]
-    )
+    by_data = [runs for family in _gather(distinct, lambda r: [_name(r), _options(r)]) for runs in _datasets(family)]
+    contents = [{**_options(runs[0]), "fingerprint": runs[0].data.get("fingerprint")} for runs in by_data]
+    names = _tell_apart([_name(runs[0]) for runs in by_data], contents)
     return tuple(Study(name, _arms(runs)) for name, runs in zip(names, by_data, strict=True))
 
 
@@ -61,8 +60,25 @@ def _settings(record: Record) -> dict[str, Any]:
 
 
 def _options(record: Record) -> dict[str, Any]:
+    """Return the options of the data, but for the seed that drew them."""
     options = record.data.get("options")
-    return {**(options if isinstance(options, dict) else {}), "fingerprint": record.data.get("fingerprint")}
+    return {key: value for key, value in options.items() if key != "seed"} if isinstance(options, dict) else {}
+
+
+def _datasets(records: list[Record]) -> list[list[Record]]:
+    """Return the records of equal name and options as one dataset, drawn anew with every seed of its own.
+
+    Where one such seed has two contents, or there is none, contents are datasets.
+    """
+    seeds = [record.data.get("options", {}).get("seed") for record in records]
+    drawn = {(seed, record.data.get("fingerprint")) for seed, record in zip(seeds, records, strict=True)}
+    if None not in seeds and len(drawn) == len(set(seeds)):
+        return [records]
+    return _gather(records, lambda r: r.data.get("fingerprint"))
+
+
+def _name(record: Record) -> str:
+    return str(record.data.get("name", "data"))
 
 
 def _tell_apart(names: list[str], settings: list[dict[str, Any]]) -> list[str]:

@@ -1,1 +1,1 @@
-"""Train."""
+"""Train: the one loop, its steps, checkpoints, evaluation and selection."""
