@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from spurless.core.errors import BadInput
 
 Refused = Callable[..., None]
 
@@ -61,8 +64,8 @@ def test_unknown_name_is_refused_with_the_nearest_one(refused: Refused, kind: st
         (("-M", "=5"), r"--method-option '=5' is not KEY=VALUE"),
         (("-O", "width"), r"--model-option 'width' is not KEY=VALUE"),
         (("--label", "y"), r"--label, .* and --root are for CSV files \(got --data planted\)"),
-        (("--lr", "nan"), r"the learning rate must be a positive number \(got nan\)"),
-        (("--lr", "-1"), r"the learning rate must be a positive number \(got -1"),
+        (("--lr", "nan"), r"lr must be a positive number \(got nan\)"),
+        (("--lr", "-1"), r"lr must be a positive number \(got -1"),
         (("--lr", "abc"), r"Invalid value for '--lr': .* See: spurless fit --help"),
         (("--epochs", "0"), r"epochs must be at least 1 \(got 0\)"),
         (("--steps", "0"), r"steps must be at least 1 \(got 0\)"),
@@ -118,3 +121,23 @@ def test_missing_argument_is_refused(refused: Refused) -> None:
     refused(r"Missing argument 'METHOD'\. See: spurless fit --help", "fit")
     refused(r"which claim\?.*theory/planted-erm", "reproduce")
     refused(r"Missing argument 'RECORDS", "report")
+
+
+def test_error_of_several_lines_is_said_in_one(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BadInput("first\n    second\nthird")
+
+    monkeypatch.setattr(import_module("spurless.cli.ls"), "table", fail)
+    refused(r"^spurless: first second third\.$", "ls")
+
+
+def test_reproduce_looks_at_its_place_before_it_works(
+    refused: Refused, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("it worked first")
+
+    monkeypatch.setattr("spurless.bench.reproduce.run_cell", work)
+    (here / "file").write_text("")
+    refused(r"file: cannot write here", "reproduce", "theory/planted-erm", "--out", "file/records.jsonl")
+    refused(r"cannot write here: Is a directory", "reproduce", "theory/planted-erm", "--out", here)

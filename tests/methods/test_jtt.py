@@ -69,7 +69,7 @@ def test_no_upweight_draws_evenly() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match="first_epochs of at least 1"):
+    with pytest.raises(BadInput, match="first_epochs must be at least 1"):
         JTTConfig(0, 1.0)
-    with pytest.raises(BadInput, match="upweight that is not negative"):
+    with pytest.raises(BadInput, match="upweight must not be negative"):
         JTTConfig(1, -1.0)

@@ -66,7 +66,7 @@ def evaluate(
 
     Examples:
       spurless eval runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
-      spurless eval mine.safetensors --model resnet20 --data birds/ --out records.jsonl
+      spurless eval mine.safetensors --model resnet20 --data birds/
     """
     from spurless.bench.fitting import evaluate_given
     from spurless.models.weights import load_weights, weights_info

@@ -60,7 +60,7 @@ class ImageFiles:
                 where=self.paths[i],
                 expected=f"{_extent(self._first_shape)} like {self.paths[0]}",
                 got=_extent(image.shape),
-                do="Pass size= to bring all images to one size.",
+                do="Bring all to one size with size= (on the command line -D size=64).",
             )
         return image
 

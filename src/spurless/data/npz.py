@@ -49,19 +49,19 @@ def from_npz(
     arrays = _arrays(path)
     try:
         x, y, a, split = _whole(arrays) if "x" in arrays else _joined(arrays)
+        splits = from_tensors(
+            x,
+            y,
+            a,
+            split=split,
+            labels=labels,
+            seed=seed,
+            name=f"archive {path.name}",
+            transform=transform,
+            augment=augment,
+        )
     except BadInput as error:
-        raise BadInput(str(error).removesuffix("."), where=path) from None
-    splits = from_tensors(
-        x,
-        y,
-        a,
-        split=split,
-        labels=labels,
-        seed=seed,
-        name=f"archive {path.name}",
-        transform=transform,
-        augment=augment,
-    )
+        raise error if path.name in str(error) else BadInput(str(error).removesuffix("."), where=path) from None
     return replace(splits, options={"path": str(path), "seed": seed, "labels": None if labels is None else [*labels]})
 
 

@@ -215,7 +215,7 @@ class _Numbers:
         return BadInput(
             what,
             where=f"{self._table.row(number)}, column {name!r}",
-            do="Mend it, or choose other columns by features=.",
+            do="Mend it, or choose other columns with features= (--features A,B).",
         )
 
 
@@ -274,7 +274,9 @@ def _file_column(table: _Table, file: str | None, features: Sequence[str] | None
         return None
     usual = [name for name in FILE_COLUMNS if name in table.header]
     if file is None and not usual and required:
-        raise BadInput("no column holds file names", where=table.path, do="Name it by file=, or leave root out.")
+        raise BadInput(
+            "no column holds file names", where=table.path, do="Name it with file= (--file COLUMN), or leave root out."
+        )
     return file or (usual[0] if usual else None)
 
 

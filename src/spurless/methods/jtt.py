@@ -40,8 +40,10 @@ class JTTConfig:
     upweight: float = 100.0  # lambda_up; --up_weight
 
     def __post_init__(self) -> None:
-        if self.first_epochs < 1 or self.upweight < 0:
-            raise BadInput("JTT needs first_epochs of at least 1 and an upweight that is not negative", got=self)
+        if self.first_epochs < 1:
+            raise BadInput("JTT's first_epochs must be at least 1", got=self.first_epochs)
+        if not self.upweight >= 0:
+            raise BadInput("JTT's upweight must not be negative", got=self.upweight)
 
 
 JTT_DIGITS = JTTConfig(2, 50.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ class Checkpoints:
             try:
                 torch.save({"key": self.key, **state}, scratch)
             except RuntimeError as error:  # what torch raises on a full disk
-                raise OSError(str(error)) from None
+                raise OSError(errno.ENOSPC, f"the checkpoint was not written whole ({error})") from None
 
         replace_file(self._path(stage), write)
         self._last[stage] = time.monotonic()

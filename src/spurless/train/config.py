@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,17 +40,20 @@ class TrainConfig:
     """Stop after an epoch whose mean loss is under this."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "decay_epochs"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be at least 1", got=getattr(self, name))
-        if self.steps is not None and self.steps < 1:
-            raise BadInput("steps must be at least 1", got=self.steps)
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise BadInput("the learning rate must be a positive number", got=self.lr)
-        if self.clip is not None and self.clip <= 0:
-            raise BadInput("clip must be a positive number", got=self.clip)
-        if self.stop_accuracy is not None and not 0 < self.stop_accuracy <= 1:
-            raise BadInput("stop_accuracy must lie between 0 and 1", got=self.stop_accuracy)
+        for name, (fine, words) in _RULES.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and fine(value)):
+                raise BadInput(f"{name} must {words}", got=value)
+
+
+_RULES: dict[str, tuple[Callable[[float], bool], str]] = {
+    **dict.fromkeys(("epochs", "steps", "batch_size", "decay_epochs"), (lambda n: n >= 1, "be at least 1")),
+    **dict.fromkeys(("lr", "clip"), (lambda x: x > 0, "be a positive number")),
+    **dict.fromkeys(("momentum", "beta2"), (lambda x: 0 <= x < 1, "be at least 0 and under 1")),
+    **dict.fromkeys(("weight_decay", "decay_factor", "warmup_steps"), (lambda x: x >= 0, "not be negative")),
+    "stop_accuracy": (lambda x: 0 < x <= 1, "lie between 0 and 1"),
+    "stop_loss": (lambda _: True, "be a number"),
+}
 
 
 def learning_rate(config: TrainConfig, step: int, total: int, per_epoch: int) -> float:

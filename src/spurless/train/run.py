@@ -151,7 +151,8 @@ def _fabric(engine: Engine) -> Any:
             precision="32-true" if engine.precision == "auto" else cast(Any, engine.precision),  # checked above
         )
     except (ValueError, RuntimeError) as error:
-        raise BadInput(f"these devices cannot be set up: {error}", got=engine) from None
+        said = f"{engine.devices} x {engine.device}, strategy {engine.strategy}"
+        raise BadInput(f"these devices cannot be set up: {error}", got=said) from None
     if engine.devices > 1:
         fabric.launch()
     return fabric
@@ -162,7 +163,7 @@ def _accelerator(device: str) -> tuple[str, int | None]:
     name, _, number = device.partition(":")
     if name == "auto":
         return ("cuda" if torch.cuda.is_available() else "cpu"), None
-    if name not in ("cpu", "cuda") or (number and not number.isdigit()):
+    if name not in ("cpu", "cuda") or (number and (name == "cpu" or not number.isdigit())):
         raise BadInput(f"no device is called {device!r}", expected="auto, cpu, cuda or cuda:NUMBER")
     if name == "cuda" and not torch.cuda.is_available():
         raise BadInput("CUDA was asked for, and there is no CUDA device here", do="Use --device cpu, or auto.")
