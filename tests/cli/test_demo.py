@@ -28,7 +28,7 @@ def test_demo_writes_the_page_and_a_record_of_every_method(cli: Cli, here: Path)
     assert [row["method"] for row in rows] == list(STORY)
     assert {path.name for path in (here / "story").iterdir()} == {"records.jsonl", "report.html"}
     lines = said.out.splitlines()
-    assert lines[0].startswith("ERM looks right ")
+    assert lines[0].startswith("On data like its training data ERM is right ")
     assert [line.split()[0] for line in lines[2 : 1 + len(STORY)]] == list(STORY)[1:]
     assert lines[-1] == f"The page: {here.resolve() / 'story' / 'report.html'}"
     page = (here / "story" / "report.html").read_text()

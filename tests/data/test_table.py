@@ -158,7 +158,7 @@ def test_fifty_thousand_rows_load(tmp_path: Path) -> None:
         ("x,y", ["1,0"], {"split": "part"}, r"no column is called 'part'"),
         ("x,y", ["1,0"], {"features": ["z"]}, r"no column is called 'z'"),
         ("x,y", ["1,0"], {"file": "foto"}, r"no column is called 'foto'"),
-        ("x,y", ["1,0"], {"root": "."}, r"t.csv: no column holds file names. Name it by file="),
+        ("x,y", ["1,0"], {"root": "."}, r"t.csv: no column holds file names. Name it with file="),
         ("x,y,x", ["1,0,1"], {}, r"t.csv, row 1: two columns are called 'x'"),
         ("", [], {}, r"t.csv: the file has no header"),
         ("x,y", [], {}, r"t.csv: there are no rows under the header"),

@@ -27,11 +27,6 @@ PROTOCOL = Protocol(TrainConfig(epochs=2, batch_size=16, lr=0.1), engine=Engine(
 every_method = pytest.mark.parametrize("name", list(METHODS))
 
 
-@pytest.fixture(autouse=True)
-def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "cache"))
-
-
 @contextmanager
 def quietly() -> Iterator[None]:
     """A tiny run may well find no mistake, or predict one class: that is warned of elsewhere."""

@@ -20,11 +20,6 @@ from spurless.train.run import Engine
 DATA = planted(PlantedConfig(n_train=4000, n_val=4000, n_test=20000))
 
 
-@pytest.fixture(autouse=True)
-def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_folded_head_predicts_what_scikit_learn_predicts_on_scaled_features(classes: int) -> None:
     generator = Seeds(0).generator("x")
@@ -72,7 +67,10 @@ def test_the_refitted_head_ignores_the_spurious_feature() -> None:
     assert fitted.record.metrics["worst_group"] == pytest.approx(0.841, abs=0.025)
 
 
-def test_a_fresh_model_is_first_trained_by_erm_and_the_second_time_taken_from_the_cache(tmp_path: Path) -> None:
+def test_a_fresh_model_is_first_trained_by_erm_and_the_second_time_taken_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
     model = build("mlp", DATA, depth=2, width=8)
     first = fit("dfr", model, DATA, train={"epochs": 1}, engine=Engine("cpu"))
     assert [row["stage"] for row in first.record.history] == ["train"]

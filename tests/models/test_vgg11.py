@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from spurless.core.errors import BadInput
+from spurless.core.seeds import Seeds
 from spurless.models.vgg11 import VGG11Config, vgg11
 
 
@@ -47,7 +48,8 @@ def test_too_small_is_refused() -> None:
 
 def test_the_signal_survives_the_first_pass() -> None:
     # torch's default initialisation gives about 1e-3 here: a factor of 1/sqrt(6) at each of eight layers
-    model = vgg11((3, 32, 32), 10, VGG11Config())
+    with Seeds(0).borrowed("init"):
+        model = vgg11((3, 32, 32), 10, VGG11Config())
     x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        assert 0.1 < model.features(x).std() < 10
+        assert 0.03 < float(model.features(x).std()) < 10

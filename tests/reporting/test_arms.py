@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spurless.core.records import GroupRow, Record
-from spurless.reporting.arms import Arm, Change, Estimate, average_of, size_of, wilson
+from spurless.reporting.arms import Arm, Change, Estimate, Study, average_of, size_of
 
 Make = Callable[..., Record]
 
@@ -16,8 +16,9 @@ def test_mean_spread_and_interval_over_seeds(make: Make) -> None:
     arm = Arm("ERM", tuple(make(seed=s, worst=w, low=w - 0.1, high=w + 0.2) for s, w in enumerate((0.2, 0.4, 0.6))))
     assert arm.worst.mean == pytest.approx(0.4)
     assert arm.worst.spread == pytest.approx(0.2)  # sample deviation of 0.2, 0.4, 0.6
-    assert arm.worst.low == pytest.approx(0.3)  # seeds share the test split: they do not narrow it
-    assert arm.worst.high == pytest.approx(0.6)
+    assert arm.worst.sampling == pytest.approx((0.3, 0.6))  # seeds share the test split: they do not narrow it
+    assert arm.worst.low == 0.0  # 0.4 - 4.303 * 0.2 / sqrt(3) = -0.1: the luck of three such seeds is wider
+    assert arm.worst.high == pytest.approx(0.4 + 4.303 * 0.2 / 3**0.5)
     assert arm.group("the rest").mean == pytest.approx(0.99)
     assert arm.group("no such group").mean is None
 
@@ -50,10 +51,20 @@ def test_the_size_of_the_test_split(make: Make, counts: object, size: int) -> No
     assert size_of(make(data={"name": "d", "counts": counts})) == size
 
 
-def test_wilson_against_the_textbook() -> None:
-    assert wilson(0.0, 10) == pytest.approx((0.0, 0.27753), abs=1e-5)  # z^2 / (n + z^2)
-    assert wilson(1.0, 10) == pytest.approx((0.72247, 1.0), abs=1e-5)
-    assert wilson(None, 10) == wilson(0.5, 0) == (None, None)
+def test_seeds_that_agree_pair_by_pair_leave_only_the_luck_of_the_test_examples(make: Make) -> None:
+    # ERM 11, 17, 51 and another 48, 59, 90: far apart between seeds, yet 37, 42 and 39 better seed by seed
+    arms = [
+        Arm(name, tuple(make(seed=s, worst=w, low=w - 0.07, high=w + 0.07) for s, w in enumerate(values)))
+        for name, values in (("ERM", (0.11, 0.17, 0.51)), ("other", (0.48, 0.59, 0.90)))
+    ]
+    change = Study("d", tuple(arms)).change(arms[1])
+    assert change.before.high is not None
+    assert change.after.low is not None
+    assert change.before.high > change.after.low  # the intervals over seeds overlap
+    assert change.paired
+    assert change.clear
+    lone = Study("d", (Arm("ERM", arms[0].records[:2]), Arm("other", arms[1].records[:2])))
+    assert not lone.change(lone.arms[1]).paired  # two pairs are not enough
 
 
 @pytest.mark.parametrize(

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from spurless.core.records import GroupRow, Record
+from spurless.reporting.intervals import meet, student, wilson
 
-Z = 1.959963984540054
-"""the 97.5 % point of the normal distribution"""
+ENOUGH = 3
+"""seeds that two arms must share before their differences are judged pair by pair"""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One quantity of an arm: its mean over runs, its 95 % interval, and the single runs."""
+    """One quantity of an arm: its mean over runs, its 95 % interval, and the single runs.
+
+    The interval allows for both kinds of luck, whichever is wider: the test examples that were drawn
+    (``sampling``, the mean of the runs' own intervals) and the seeds that were run (Student's t).
+    """
 
     mean: float | None
     low: float | None = None
     high: float | None = None
     runs: tuple[float, ...] = ()
+    sampling: tuple[float | None, float | None] = (None, None)
 
     @property
     def spread(self) -> float | None:
@@ -120,11 +126,23 @@ class Change:
 
     @property
     def overlap(self) -> bool:
-        """Say whether the two intervals share a value; an unknown interval rules nothing out."""
+        """Say whether the two intervals share a value; an unknown interval rules nothing out.
+
+        Where the seeds that both arms ran agree on a difference, pair by pair, the luck of the seeds is out of
+        the question, and only the luck of the test examples counts.
+        """
         a, b = self.before, self.after
-        if a.low is None or a.high is None or b.low is None or b.high is None:
-            return True
-        return a.low <= b.high and b.low <= a.high
+        if self.paired:
+            return meet(a.sampling, b.sampling)
+        return meet((a.low, a.high), (b.low, b.high))
+
+    @property
+    def paired(self) -> bool:
+        """Say whether the differences of the shared seeds are, by Student's t, not 0."""
+        if len(self.pairs) < ENOUGH:
+            return False
+        low, high = student([after - before for before, after in self.pairs])
+        return low > 0 or high < 0
 
     @property
     def against(self) -> int:
@@ -175,11 +193,11 @@ class Study:
         """Compare the worst group of an arm with the baseline's."""
         sizes = [row.count for row in (*arm.worst_rows, *self.baseline.worst_rows)]
         floor = 1 / min(sizes) if sizes else 0.0
-        return Change(self.baseline.worst, arm.worst, floor, _pairs(self.baseline, arm))
+        return Change(self.baseline.worst, arm.worst, floor, _pairs(self.baseline, arm, worst_of))
 
     def average_change(self, arm: Arm) -> Change:
         """Compare the average of an arm with the baseline's."""
-        return Change(self.baseline.average, arm.average)
+        return Change(self.baseline.average, arm.average, 0.0, _pairs(self.baseline, arm, average_of))
 
     @property
     def best(self) -> tuple[Arm, ...]:
@@ -201,6 +219,11 @@ def average_of(record: Record) -> float | None:
     if value is not None or not rows:
         return value
     return sum((row.accuracy or 0.0) * row.count for row in rows) / sum(row.count for row in rows)
+
+
+def worst_of(record: Record) -> float | None:
+    """Return the accuracy of a run's own worst group."""
+    return min((row.accuracy or 0.0 for row in seen_groups(record)), default=None)
 
 
 def size_of(record: Record) -> int:
@@ -226,27 +249,18 @@ def number(value: object) -> float | None:
     return float(value) if fine else None  # type: ignore[arg-type]  # fine holds only for numbers
 
 
-def wilson(share: float | None, n: int) -> tuple[float | None, float | None]:
-    """Return the 95 % Wilson interval of a share of ``n``.
-
-    Example:
-        >>> [round(end, 4) for end in wilson(0.5, 4)]
-        [0.15, 0.85]
-    """
-    if share is None or n <= 0:
-        return None, None
-    centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    half = Z / (1 + Z * Z / n) * math.sqrt(max(share * (1 - share), 0.0) / n + Z * Z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def _estimate(runs: Sequence[tuple[float | None, float | None, float | None]]) -> Estimate:
-    """Average values and interval ends over runs; seeds may share a test split, so they do not narrow it."""
+    """Average over runs; seeds may share a test split, so they never narrow the interval of one run."""
     known = [run for run in runs if run[0] is not None]
     if not known:
         return Estimate(None)
     mean, low, high = (_mean(column) for column in zip(*known, strict=True))
-    return Estimate(mean, low, high, tuple(value for value, _, _ in known if value is not None))
+    values = tuple(value for value, _, _ in known if value is not None)
+    sampling = (low, high)
+    if low is not None and high is not None and len(values) > 1:
+        seeds = student(values)
+        low, high = max(0.0, min(low, seeds[0])), min(1.0, max(high, seeds[1]))
+    return Estimate(mean, low, high, values, sampling)
 
 
 def _numbers(row: GroupRow) -> tuple[float | None, float | None, float | None]:
@@ -258,9 +272,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return None if None in known or not known else sum(v for v in known if v is not None) / len(known)
 
 
-def _pairs(before: Arm, after: Arm) -> tuple[tuple[float, float], ...]:
+def _pairs(before: Arm, after: Arm, of: Callable[[Record], float | None]) -> tuple[tuple[float, float], ...]:
     first, second = (
-        {r.seed: min(row.accuracy or 0.0 for row in rows) for r in arm.records if (rows := seen_groups(r))}
-        for arm in (before, after)
+        {record.seed: value for record in arm.records if (value := of(record)) is not None} for arm in (before, after)
     )
     return tuple((first[seed], second[seed]) for seed in sorted(first.keys() & second.keys()))

@@ -143,8 +143,8 @@ def supervision(arm: Arm) -> str:
 
 
 def stands_out(arm: Arm) -> bool:
-    """Say whether the worst group is behind the average by more than its interval allows."""
-    average, high = arm.average.mean, arm.worst.high
+    """Say whether the worst group is behind the average of the same runs by more than its sampling allows."""
+    average, high = arm.average.mean, arm.worst.sampling[1]
     return average is not None and high is not None and high < average
 
 
