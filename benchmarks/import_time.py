@@ -17,7 +17,7 @@ from spurless.bench.assess import circumstances
 VARIANTS = {
     "torch": "import torch",
     "torch, spurless": "import torch, spurless",
-    "torch, spurless and fit": "import torch, spurless; spurless.fit, spurless.load, spurless.build",
+    "torch, spurless (and fit, load, build)": "import torch, spurless; spurless.fit, spurless.load, spurless.build",
 }
 
 

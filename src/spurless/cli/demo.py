@@ -20,7 +20,7 @@ STORY = {"erm": "", "group-resample": "the training attributes", "dfr": "the val
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page and the records.")] = Path("demo"),
-    seeds: Annotated[int, typer.Option(help="How often to repeat everything, with other seeds.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="How often to repeat everything, with other seeds.", min=1)] = 5,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.", metavar="")] = False,
     quiet: Quiet = False,
 ) -> None:
