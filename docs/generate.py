@@ -119,8 +119,8 @@ def performance_page(folder: Path) -> str:
             header = ("way", "iterations per second", f"ratio to {next(iter(ways))}")
             parts += [f"## {work}", _table(header, rows), _made_by(record, "benchmarks/loop_overhead.py")]
     imports = json.loads((folder / "import_time.json").read_text(encoding="utf-8"))
-    rows = [(f"`import {name}`", f"{value:.2f}") for name, value in imports["median seconds"].items()]
-    parts += ["## Importing", _table(("what", "seconds"), rows), _made_by(imports, "benchmarks/import_time.py")]
+    lines = [(f"`import {name}`", f"{value:.2f}") for name, value in imports["median seconds"].items()]
+    parts += ["## Importing", _table(("what", "seconds"), lines), _made_by(imports, "benchmarks/import_time.py")]
     return _page(parts)
 
 
