@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -72,8 +71,6 @@ def main() -> None:
     """Run the command line."""
     parent = os.getppid()
     try:
-        for name in ("lightning.fabric.utilities", "lightning.pytorch.utilities"):  # they announce every process
-            logging.getLogger(name).setLevel(logging.WARNING)
         with _warnings_in_one_line():
             status = app(prog_name="spurless", standalone_mode=False)
         sys.stdout.flush()

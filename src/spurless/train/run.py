@@ -142,7 +142,8 @@ def _fabric(engine: Engine) -> Any:
     accelerator, index = _accelerator(engine.device)
     from lightning.fabric import Fabric
 
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # its tips are not ours to give
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # their tips and greetings are not ours to give
     try:
         fabric = Fabric(
             accelerator=accelerator,

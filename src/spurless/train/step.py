@@ -54,9 +54,12 @@ class Steps:
         model.to(run.device)
         if run.device.type == "cuda" and any(p.dim() == 4 for p in model.parameters()):
             model.to(memory_format=torch.channels_last)  # what tensor cores want
-        self.module, self.optimiser = run.fabric.setup(model, make_optimiser(model, self.config, run.device))
-        if hasattr(model, "features"):
-            self.module.mark_forward_method("features")
+        self.module: Any = model
+        self.optimiser: Any = make_optimiser(model, self.config, run.device)
+        if run.world > 1 or run.precision != "32-true":  # else there is nothing to wrap, and wrapping takes time
+            self.module, self.optimiser = run.fabric.setup(model, self.optimiser)
+            if hasattr(model, "features"):
+                self.module.mark_forward_method("features")
 
     def epoch(self, epoch: int, start: int, step: int) -> Iterator[None]:
         """Make the steps of an epoch from batch ``start`` on, the first of which is step number ``step``."""
