@@ -20,7 +20,8 @@ from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning
 from spurless.core.options import configure
 from spurless.core.provenance import digest
 from spurless.core.records import Record
-from spurless.data.grouped import Grouped, Splits, check_splits
+from spurless.data.checks import check_splits
+from spurless.data.grouped import Grouped, Splits
 from spurless.methods import METHODS, Method, make_method
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap

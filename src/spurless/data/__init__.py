@@ -8,12 +8,13 @@ from spurless.core.errors import UnknownName
 from spurless.core.groups import Groups
 from spurless.core.options import configure
 from spurless.data.card import Card, Dataset
+from spurless.data.checks import check_splits
 from spurless.data.colored_digits import DATASET as COLORED_DIGITS
 from spurless.data.core_spurious_noise import DATASET as CORE_SPURIOUS_NOISE
 from spurless.data.double_digits import DATASET as DOUBLE_DIGITS
 from spurless.data.folder import from_folder
 from spurless.data.gaussians import DATASET as GAUSSIANS
-from spurless.data.grouped import Batch, Grouped, Splits, check_splits
+from spurless.data.grouped import Batch, Grouped, Splits
 from spurless.data.huggingface import from_huggingface
 from spurless.data.linear_bits import DATASET as LINEAR_BITS
 from spurless.data.moon_star import DATASET as MOON_STAR

@@ -13,7 +13,8 @@ from torch import Tensor
 from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped, Splits, check_splits, checked
+from spurless.data.checks import check_splits, checked
+from spurless.data.grouped import Grouped, Splits
 
 SHARES = (0.7, 0.15, 0.15)
 """Train, val, test, where the data names no splits."""

@@ -1,0 +1,60 @@
+"""Checks: each thing that cannot be trained on has its sentence."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from spurless.core.errors import BadInput
+from spurless.core.groups import Groups
+from spurless.data.checks import check_splits, checked
+from spurless.data.grouped import Grouped, Splits
+
+GROUPS = Groups(("no", "yes"), ("left", "right"))
+
+
+def split(x: Tensor | None = None) -> Grouped:
+    x = torch.arange(8, dtype=torch.float32).view(4, 2) if x is None else x
+    return Grouped(x, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), GROUPS)
+
+
+def splits(train: Grouped | None = None, test: Grouped | None = None) -> Splits:
+    return Splits(train or split(), split(), test or split(), "toy")
+
+
+def test_what_is_fine_comes_back_as_it_was() -> None:
+    data = splits()
+    assert check_splits(data) is data
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (Grouped(torch.zeros(0, 2), torch.zeros(0).long(), torch.zeros(0).long(), GROUPS), "the split is empty"),
+        (replace(split(), y=torch.tensor([0, 0, 1])), r"differ in number \(got 4, 3 and 4\)"),
+        (replace(split(), y=torch.tensor([0.0, 0, 1, 1])), "labels must be whole numbers"),
+        (
+            replace(split(), y=torch.tensor([0, 0, 1, 2])),
+            r"label of example 3 is out of range \(expected 0 to 1, got 2\)",
+        ),
+        (replace(split(), y=torch.tensor([0, -1, 1, 1])), r"label of example 1 is out of range.*got -1"),
+        (replace(split(), a=torch.tensor([0, 0, 2, 1])), r"attribute of example 2 is out of range \(got \[2\]\)"),
+        (replace(split(), a=torch.zeros(4, 2).long()), r"wrong number of columns \(expected 1, got 2\)"),
+        (split(torch.tensor([[0.0], [1], [torch.nan], [1]])), "1 examples hold NaN or infinite.*example 2"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_in_one_sentence(broken: Grouped, sentence: str) -> None:
+    with pytest.raises(BadInput, match=rf"^toy, train split: .*{sentence}"):
+        checked(broken, "toy, train split")
+
+
+def test_one_class_only_is_refused() -> None:
+    lone = replace(split(), y=torch.zeros(4).long())
+    with pytest.raises(BadInput, match=r"toy, train split: there is one class only.*expected at least two"):
+        check_splits(splits(train=lone))
+
+
+def test_splits_of_different_shapes_are_refused() -> None:
+    with pytest.raises(BadInput, match="the splits differ in the shape of an example"):
+        check_splits(splits(test=split(torch.zeros(4, 3))))
