@@ -55,6 +55,14 @@ def test_same_seed_same_weights_and_another_seed_others(name: str) -> None:
 
 
 @every_method
+def test_the_seed_of_the_run_reaches_the_training_of_a_given_model(name: str) -> None:
+    model = build("linear", DATA)
+    with quietly():
+        one, other = (fit_under(PROTOCOL, make_method(name), model, DATA, seed) for seed in (0, 1))
+    assert not torch.equal(weights(one.model), weights(other.model))
+
+
+@every_method
 def test_does_not_disturb_the_data_the_model_or_the_global_generator(name: str) -> None:
     before = DATA.fingerprint()
     model = build("linear", DATA, seed=3)

@@ -20,6 +20,14 @@ from spurless.train.run import Engine
 DATA = planted(PlantedConfig(n_train=4000, n_val=4000, n_test=20000))
 
 
+def cheat() -> Classifier:
+    """A trained model whose features are the inputs and whose head reads the spurious one alone."""
+    model = Classifier(nn.Identity(), nn.Linear(2, 2), trained=True)
+    with torch.no_grad():
+        model.head.weight.copy_(torch.tensor([[0.0, -1.0], [0.0, 1.0]]))  # type: ignore[operator]  # a parameter
+    return model
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_folded_head_predicts_what_scikit_learn_predicts_on_scaled_features(classes: int) -> None:
     generator = Seeds(0).generator("x")
@@ -56,15 +64,27 @@ def test_halves_share_every_cell_and_no_example() -> None:
 
 def test_the_refitted_head_ignores_the_spurious_feature() -> None:
     # features are the two inputs themselves; balanced, the optimum is (w, 0): Phi(1) = 84.1 % in every group
-    given = Classifier(nn.Identity(), nn.Linear(2, 2), trained=True)
-    with torch.no_grad():
-        given.head.weight.copy_(torch.tensor([[0.0, -1.0], [0.0, 1.0]]))  # type: ignore[operator]  # a parameter
+    given = cheat()
     fitted = fit("dfr", given, DATA, engine=Engine("cpu"))
     head = fitted.model.head
     assert isinstance(head, nn.Linear)
     slope = (head.weight[1] - head.weight[0]).detach()
     assert abs(float(slope[1] / slope[0])) < 0.05
     assert fitted.record.metrics["worst_group"] == pytest.approx(0.841, abs=0.025)
+
+
+def test_the_penalty_is_the_one_that_serves_the_worst_group_best() -> None:
+    given = cheat()
+    # under 1e-6 every weight is 0 and one class is never predicted
+    fitted = fit("dfr", given, DATA, engine=Engine("cpu"), strengths=(1e-6, 1.0), refits=2)
+    assert fitted.record.metrics["worst_group"] == pytest.approx(0.841, abs=0.03)
+
+
+def test_groups_are_balanced_even_where_validation_is_as_biased_as_training() -> None:
+    biased = Splits(DATA.train, DATA.train, DATA.test)
+    given = cheat()
+    fitted = fit("dfr", given, biased, engine=Engine("cpu"))
+    assert fitted.record.metrics["worst_group"] == pytest.approx(0.841, abs=0.06)  # about 100 in the smallest group
 
 
 def test_a_fresh_model_is_first_trained_by_erm_and_the_second_time_taken_from_the_cache(

@@ -23,9 +23,11 @@ DATA = planted(PlantedConfig(n_train=4000, n_test=4000))
 
 def test_the_mistakes_of_the_first_stage_are_drawn_more_often_in_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, tuple[Tensor, Tensor]] = {}
+    begun: list[Tensor] = []
 
     def watch(model: nn.Module, loader: Loader, objective: Objective, run: Run, stage: Stage) -> None:
         drawn = torch.bincount(loader.order(0), minlength=4000)
+        begun.append(torch.cat([p.detach().flatten().clone() for p in model.parameters()]))
         minimise(model, loader, objective, run, stage)
         seen[stage.name] = drawn, predict(model, DATA.train)
 
@@ -35,6 +37,7 @@ def test_the_mistakes_of_the_first_stage_are_drawn_more_often_in_the_second(monk
     drawn, _ = seen["train"]
     wrong = seen["scout"][1] != DATA.train.y
     rate = drawn[wrong].double().mean() / drawn[~wrong].double().mean()
+    assert torch.equal(*begun)  # both stages start from the same weights
     assert seen["scout"][0].tolist() == [1] * 4000  # the first stage sees everything once
     assert float(rate) == pytest.approx(10.0, rel=0.1)  # 1 + 9
 
