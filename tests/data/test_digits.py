@@ -5,13 +5,11 @@ import torch
 
 from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
-from spurless.data.colored_digits import CARD
 from spurless.data.digits import (
     PALETTE,
     SEVERITY_STD,
     Corner,
     assign,
-    check_share,
     colour,
     load_digits_28,
     pair,
@@ -172,9 +170,3 @@ def test_a_pair_by_hand() -> None:
     core = torch.tensor([[[10, 255]]], dtype=torch.uint8)
     spurious = torch.tensor([[[3, 200]]], dtype=torch.uint8)
     assert pair(core, spurious, 0.5).tolist() == [[[[5, 128, 3, 200]]]]
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_what_is_no_share_is_refused(share: float) -> None:
-    with pytest.raises(BadInput, match=r"colored-digits: option 'conflicting' must be a share \(expected 0 to 1"):
-        check_share(CARD, "conflicting", share)

@@ -29,12 +29,12 @@ from spurless.data.digits import (
     PALETTE,
     SEVERITY_STD,
     assign,
-    check_share,
     colour,
     load_digits_28,
     split_digits,
 )
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_shares
 
 GROUPS = Groups(labels=DIGITS, attributes=COLOURS)
 CARD = Card(
@@ -66,9 +66,8 @@ DEFAULT = ColoredDigitsConfig()
 
 def colored_digits(config: ColoredDigitsConfig = DEFAULT) -> Splits:
     """Colour the digits of the three splits."""
-    check_share(CARD, "conflicting", config.conflicting)
+    check_shares(CARD, config, "conflicting", "val_conflicting")
     val_conflicting = CONFLICTING_UNBIASED if config.val_conflicting is None else config.val_conflicting
-    check_share(CARD, "val_conflicting", val_conflicting)
     if not 1 <= config.severity <= len(SEVERITY_STD):
         raise BadInput("option 'severity' is out of range", where=CARD.name, expected="1 to 5", got=config.severity)
     seeds = Seeds(config.seed)

@@ -34,6 +34,7 @@ from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.card import Card, Dataset
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_least, check_shares
 
 GROUPS = Groups(labels=("minus", "plus"), attributes=("zero", "one"))
 CARD = Card(
@@ -92,16 +93,11 @@ def _draw(config: CoreSpuriousNoiseConfig, n: int, agreement: float, generator: 
 
 
 def _check(config: CoreSpuriousNoiseConfig) -> None:
-    for option in ("agreement", "test_agreement"):
-        share = getattr(config, option)
-        if not 0 <= share <= 1:
-            raise BadInput(f"option {option!r} must be a share", where=CARD.name, expected="0 to 1", got=share)
+    check_shares(CARD, config, "agreement", "test_agreement")
     for option in ("core_variance", "spurious_variance", "noise_variance"):
         if not getattr(config, option) >= 0:
             raise BadInput(f"option {option!r} must not be negative", where=CARD.name, got=getattr(config, option))
-    for option in ("n_train", "n_val", "n_test"):
-        if getattr(config, option) < 1:
-            raise BadInput(f"option {option!r} must be at least 1", where=CARD.name, got=getattr(config, option))
+    check_least(CARD, config, n_train=1, n_val=1, n_test=1)
 
 
 DATASET = Dataset(card=CARD, config=CoreSpuriousNoiseConfig, make=core_spurious_noise)

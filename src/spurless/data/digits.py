@@ -13,7 +13,6 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
-from spurless.data.card import Card
 
 Corner: TypeAlias = Literal["top-left", "top-right", "bottom-left", "bottom-right"]
 
@@ -148,12 +147,6 @@ def pair(core: Tensor, spurious: Tensor, dim: float) -> Tensor:
     """Return ``(N, 1, H, 2W)``: on the left the core image, ``dim`` times as bright; on the right the spurious one."""
     left = (core * dim).round().to(torch.uint8)
     return torch.cat([left, spurious], dim=2)[:, None]
-
-
-def check_share(card: Card, option: str, share: float) -> None:
-    """Refuse an option that is no share."""
-    if not 0 <= share <= 1:
-        raise BadInput(f"option {option!r} must be a share", where=card.name, expected="0 to 1", got=share)
 
 
 def _bilinear(n: int, size: int) -> Tensor:

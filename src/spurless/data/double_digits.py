@@ -24,12 +24,12 @@ from spurless.data.digits import (
     DIGITS_LICENCE,
     DIGITS_SOURCE,
     assign,
-    check_share,
     load_digits_28,
     pair,
     split_digits,
 )
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_shares
 
 GROUPS = Groups(labels=DIGITS, attributes=tuple(f"{digit} on the right" for digit in DIGITS))
 CARD = Card(
@@ -63,7 +63,7 @@ DEFAULT = DoubleDigitsConfig()
 
 def double_digits(config: DoubleDigitsConfig = DEFAULT) -> Splits:
     """Pair the digits of the three splits."""
-    check_share(CARD, "conflicting", config.conflicting)
+    check_shares(CARD, config, "conflicting")
     if not 0 < config.dim <= 1:
         raise BadInput("option 'dim' is out of range", where=CARD.name, expected="above 0, at most 1", got=config.dim)
     seeds = Seeds(config.seed)

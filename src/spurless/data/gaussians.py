@@ -27,6 +27,7 @@ from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.card import Card, Dataset
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_least
 
 MEANS = {
     "circle": torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]),
@@ -118,9 +119,7 @@ def _check(config: GaussiansConfig) -> None:
         raise BadInput("option 'means' is unknown", where=CARD.name, expected=" or ".join(MEANS), got=config.means)
     if not config.std > 0:
         raise BadInput("option 'std' must be above 0", where=CARD.name, got=config.std)
-    for option, least in {"per_class": 1, "mislabelled": 0, "val_per_class": 1, "test_per_class": 1}.items():
-        if getattr(config, option) < least:
-            raise BadInput(f"option {option!r} must be at least {least}", where=CARD.name, got=getattr(config, option))
+    check_least(CARD, config, per_class=1, mislabelled=0, val_per_class=1, test_per_class=1)
 
 
 DATASET = Dataset(card=CARD, config=GaussiansConfig, make=gaussians)

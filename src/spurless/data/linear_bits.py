@@ -18,6 +18,7 @@ from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.card import Card, Dataset
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_least
 
 GROUPS = Groups(labels=("minus", "plus"), attributes=("minus", "plus"))
 CARD = Card(
@@ -90,9 +91,7 @@ def _check(config: LinearBitsConfig) -> None:
         )
     if not 0.5 <= config.p <= 1:
         raise BadInput("option 'p' is out of range", where=CARD.name, expected="0.5 to 1", got=config.p)
-    for option in ("n_train", "n_val", "n_test"):
-        if getattr(config, option) < 1:
-            raise BadInput(f"option {option!r} must be at least 1", where=CARD.name, got=getattr(config, option))
+    check_least(CARD, config, n_train=1, n_val=1, n_test=1)
 
 
 DATASET = Dataset(card=CARD, config=LinearBitsConfig, make=linear_bits)

@@ -24,12 +24,12 @@ from math import cos, pi
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.card import Card, Dataset
-from spurless.data.digits import assign, check_share
+from spurless.data.digits import assign
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_least, check_shares
 
 BOXES = (
     ((46, 60, 39, 70), (-53, -39, -65, -34)),  # falling: the moon's
@@ -129,10 +129,8 @@ def _uniform(box: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
 
 def _check(config: MoonStarConfig) -> None:
-    check_share(CARD, "conflicting", config.conflicting)
-    for option, least in {"per_class": 1, "val_per_class": 1, "test_per_class": 1, "size": 40}.items():
-        if getattr(config, option) < least:
-            raise BadInput(f"option {option!r} must be at least {least}", where=CARD.name, got=getattr(config, option))
+    check_shares(CARD, config, "conflicting")
+    check_least(CARD, config, per_class=1, val_per_class=1, test_per_class=1, size=40)
 
 
 DATASET = Dataset(card=CARD, config=MoonStarConfig, make=moon_star)

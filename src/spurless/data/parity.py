@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.card import Card, Dataset
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_least, check_shares
 
 GROUPS = Groups(labels=("odd", "even"), attributes=("odd", "even"))
 CARD = Card(
@@ -82,13 +82,8 @@ def _bits(n: int, width: int, generator: torch.Generator) -> Tensor:
 
 
 def _check(config: ParityConfig) -> None:
-    if not 0 <= config.conflicting <= 1:
-        raise BadInput(
-            "option 'conflicting' must be a share", where=CARD.name, expected="0 to 1", got=config.conflicting
-        )
-    for option, least in {"core": 1, "spurious": 1, "noise": 0, "n_train": 1, "n_val": 1, "n_test": 1}.items():
-        if getattr(config, option) < least:
-            raise BadInput(f"option {option!r} must be at least {least}", where=CARD.name, got=getattr(config, option))
+    check_shares(CARD, config, "conflicting")
+    check_least(CARD, config, core=1, spurious=1, noise=0, n_train=1, n_val=1, n_test=1)
 
 
 DATASET = Dataset(card=CARD, config=ParityConfig, make=parity)

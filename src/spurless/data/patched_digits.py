@@ -28,12 +28,12 @@ from spurless.data.digits import (
     DIGITS_LICENCE,
     DIGITS_SOURCE,
     assign,
-    check_share,
     load_digits_28,
     patch,
     split_digits,
 )
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_shares
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 GROUPS = Groups(labels=("0 to 4", "5 to 9"), attributes=("marked", "unmarked"))
@@ -67,7 +67,7 @@ DEFAULT = PatchedDigitsConfig()
 
 def patched_digits(config: PatchedDigitsConfig = DEFAULT) -> Splits:
     """Mark the digits of the three splits."""
-    check_share(CARD, "conflicting", config.conflicting)
+    check_shares(CARD, config, "conflicting")
     if config.squares not in (1, 2):
         raise BadInput("option 'squares' is out of range", where=CARD.name, expected="1 or 2", got=config.squares)
     if not 1 <= config.square <= config.size // 2:

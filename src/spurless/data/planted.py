@@ -24,6 +24,7 @@ from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.card import Card, Dataset
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.limits import check_least, check_shares
 
 GROUPS = Groups(labels=("minus", "plus"), attributes=("left", "right"))
 CARD = Card(
@@ -149,17 +150,14 @@ def _population(config: PlantedConfig) -> tuple[Tensor, Tensor]:
 
 
 def _check(config: PlantedConfig) -> None:
-    if not 0 <= config.agreement <= 1:
-        raise BadInput("option 'agreement' must be a share", where=CARD.name, expected="0 to 1", got=config.agreement)
+    check_shares(CARD, config, "agreement")
     if not config.core > 0 or not config.spurious >= 0:
         raise BadInput(
             "option 'core' must be above 0 and option 'spurious' not below it",
             where=CARD.name,
             got=f"{config.core} and {config.spurious}",
         )
-    for option in ("n_train", "n_val", "n_test"):
-        if getattr(config, option) < 1:
-            raise BadInput(f"option {option!r} must be at least 1", where=CARD.name, got=getattr(config, option))
+    check_least(CARD, config, n_train=1, n_val=1, n_test=1)
 
 
 DATASET = Dataset(card=CARD, config=PlantedConfig, make=planted)

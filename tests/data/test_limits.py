@@ -1,0 +1,34 @@
+"""Limits: the sentence names dataset and option."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from spurless.core.errors import BadInput
+from spurless.data import DATASETS
+from spurless.data.limits import check_least, check_shares
+
+CARD = DATASETS["planted"].card
+
+
+@dataclass(frozen=True)
+class Config:
+    share: float | None = 0.5
+    n: int = 3
+
+
+def test_what_is_in_range_passes() -> None:
+    check_shares(CARD, Config(), "share")
+    check_shares(CARD, Config(share=None), "share")
+    check_least(CARD, Config(), n=3)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_what_is_no_share_is_refused_by_name(share: float) -> None:
+    with pytest.raises(BadInput, match=r"planted: option 'share' must be a share \(expected 0 to 1, got"):
+        check_shares(CARD, Config(share), "share")
+
+
+def test_what_is_too_small_is_refused_by_name() -> None:
+    with pytest.raises(BadInput, match=r"planted: option 'n' must be at least 4 \(got 3\)"):
+        check_least(CARD, Config(), n=4)
