@@ -244,3 +244,12 @@ def test_a_missing_file_and_one_that_is_no_text_are_named(tmp_path: Path) -> Non
         from_csv(write(tmp_path / "l.csv", "x,y", "1,é", encoding="latin-1"), label="y")
     with pytest.raises(BadInput, match=r"f.csv: the file is not CSV: field larger than field limit"):
         from_csv(write(tmp_path / "f.csv", "x,y", "1," + "z" * 200_000), label="y")
+
+
+def test_bare_numbers_are_given_the_name_of_their_column(tmp_path: Path) -> None:
+    rows = [f"{i},{i % 2},{i // 2 % 2},{'ab'[i % 2]}" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,y,place,kind", *rows]))
+    numbers = from_csv(tmp_path / "t.csv", label="y", attribute="place", features=["x"])
+    assert numbers.groups.names == ("y 0, place 0", "y 0, place 1", "y 1, place 0", "y 1, place 1")
+    words = from_csv(tmp_path / "t.csv", label="kind", features=["x"])
+    assert words.groups.labels == ("a", "b")

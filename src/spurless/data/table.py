@@ -44,8 +44,9 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
 
     It is a table of images if ``file`` is given or a column has one of the usual names (``FILE_COLUMNS``), unless
     ``features`` is given; a table of numbers otherwise. Names of classes and attributes are the values of their
-    columns, numbered in natural order. Where no ``split`` column is named, or it names no val or no test row,
-    the missing splits are cut from train at random, stratified, 15 % of it for each.
+    columns, numbered in natural order; bare numbers are given the name of their column ("place 0"). Where no
+    ``split`` column is named, or it names no val or no test row, the missing splits are cut from train at random,
+    stratified, 15 % of it for each.
 
     Args:
         path: the file, UTF-8, with a header.
@@ -91,7 +92,7 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
             x,
             y,
             codes[0] if len(codes) == 1 else torch.stack(codes, dim=1),
-            name_groups(labels, {column: names for column, (names, _) in named.items()}),
+            name_groups(_say(label, labels), {column: _say(column, names) for column, (names, _) in named.items()}),
             transform,
             augment,
         ),
@@ -278,6 +279,11 @@ def _file_column(table: _Table, file: str | None, features: Sequence[str] | None
             "no column holds file names", where=table.path, do="Name it with file= (--file COLUMN), or leave root out."
         )
     return file or (usual[0] if usual else None)
+
+
+def _say(column: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Put the column before values that are bare numbers: a group called "0, 0" tells nobody anything."""
+    return tuple(f"{column} {name}" for name in names) if all(map(_fine, names)) else names
 
 
 def _fine(text: str) -> bool:
