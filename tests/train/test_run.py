@@ -62,6 +62,9 @@ def test_two_processes_reach_the_weights_of_one(tmp_path: Path, name: str) -> No
         (Engine(device="cpu", precision="half"), "no precision is called 'half'"),
         (Engine(device="cpu", devices=0), "devices must be at least 1"),
         (Engine(device="cpu", strategy="magic"), "these devices cannot be set up"),
+        (Engine(device="cpu", strategy="fsdp"), "cuts the model into pieces"),
+        (Engine(device="cpu", precision="16-mixed"), "16-mixed needs a CUDA device"),
+        (Engine(device="cpu:0"), "no device is called 'cpu:0'"),
     ],
 )
 def test_an_engine_that_does_not_exist_is_refused(engine: Engine, sentence: str) -> None:

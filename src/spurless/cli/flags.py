@@ -99,7 +99,7 @@ Select = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of data, weights and training; not negative.", min=0)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)]
 Devices = Annotated[int, typer.Option(help="Train one model on so many devices.", min=1, rich_help_panel=MACHINE)]
-Strategy = Annotated[str, typer.Option(help="How several devices work together: ddp, fsdp.", rich_help_panel=MACHINE)]
+Strategy = Annotated[str, typer.Option(help="How several devices work together, such as ddp.", rich_help_panel=MACHINE)]
 Precision = Annotated[str, typer.Option(help="auto (float32), bf16-mixed or 16-mixed.", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(help="Processes that read streamed data.", min=0, rich_help_panel=MACHINE)]
 ConfigFile = Annotated[

@@ -103,7 +103,7 @@ class Engine:
     """auto (CUDA where there is one), cpu, cuda or cuda:NUMBER."""
     devices: int = 1
     strategy: str = "auto"
-    """How several devices train one model: any strategy of Lightning Fabric, such as ddp."""
+    """How several devices train one model: a strategy of Lightning Fabric that keeps it whole, such as ddp."""
     precision: str = "auto"
     """auto is plain float32; bf16-mixed and 16-mixed are faster on large networks."""
     workers: int = 0
@@ -139,7 +139,14 @@ def _fabric(engine: Engine) -> Any:
         raise BadInput(f"no precision is called {engine.precision!r}", expected=", ".join(PRECISIONS))
     if engine.devices < 1 or engine.workers < 0:
         raise BadInput("devices must be at least 1 and workers not negative", got=f"{engine.devices}, {engine.workers}")
+    if any(word in engine.strategy for word in ("fsdp", "deepspeed")):
+        raise BadInput(
+            f"the strategy {engine.strategy!r} cuts the model into pieces, and it is evaluated and saved whole here",
+            do="Use --strategy ddp.",
+        )
     accelerator, index = _accelerator(engine.device)
+    if accelerator == "cpu" and engine.precision == "16-mixed":
+        raise BadInput("16-mixed needs a CUDA device", do="Use --precision bf16-mixed, or auto.")
     from lightning.fabric import Fabric
 
     for name in ("lightning.fabric", "lightning.pytorch"):
