@@ -1,14 +1,21 @@
 """Starting points: cached by content, and the cache is never in the way."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
+from spurless.bench.fitting import fit
 from spurless.bench.starting import cache_folder, trained_by_erm, warn_if_untrained
 from spurless.core.errors import SpurlessWarning
+from spurless.data.grouped import Splits
 from spurless.data.planted import PlantedConfig, planted
-from spurless.models import build
+from spurless.methods.base import Info
+from spurless.methods.erm import ERM, ERMConfig
+from spurless.models import Classifier, build
+from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.run import Engine, Run, start
 
@@ -53,3 +60,28 @@ def test_a_good_model_is_not_warned_of(
     model = trained_by_erm(build("linear", DATA), DATA, run(), "content")
     warn_if_untrained(model, DATA.train, run())
     assert len(recwarn) == 0
+
+
+class Twice:
+    """Repairs a model by training it once more, in a stage that has the name of ERM's."""
+
+    info: ClassVar[Info] = Info("twice", "nobody", "trains once more", start="trained")
+    presets: ClassVar[Mapping[str, ERMConfig]] = {"plain": ERMConfig()}
+
+    def __init__(self) -> None:
+        self.config = ERMConfig()
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        return ERM().fit(model, data, run)
+
+
+def test_a_stage_of_the_same_name_is_trained_and_not_taken_for_erm_s(tmp_path: Path) -> None:
+    model = build("linear", DATA)
+    train = {"epochs": 2, "lr": 0.1}
+    fitted = fit(Twice(), model, DATA, train=train, engine=Engine("cpu"), folder=tmp_path)
+    assert [row["stage"] for row in fitted.record.history] == ["erm", "erm", "train", "train"]
+    once = fit("erm", model, DATA, train=train, engine=Engine("cpu"))
+    again = fit("erm", once.model, DATA, train=train, engine=Engine("cpu"))
+    assert all(map(torch.equal, fitted.model.state_dict().values(), again.model.state_dict().values()))
+    Checkpoints(tmp_path / fitted.record.key, fitted.record.key).clear()
+    assert list(tmp_path.iterdir()) == []

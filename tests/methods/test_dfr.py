@@ -93,7 +93,7 @@ def test_a_fresh_model_is_first_trained_by_erm_and_the_second_time_taken_from_th
     monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
     model = build("mlp", DATA, depth=2, width=8)
     first = fit("dfr", model, DATA, train={"epochs": 1}, engine=Engine("cpu"))
-    assert [row["stage"] for row in first.record.history] == ["train"]
+    assert [row["stage"] for row in first.record.history] == ["erm"]
     (cached,) = tmp_path.glob("erm-*.safetensors")
     again = fit("dfr", model, DATA, train={"epochs": 1}, engine=Engine("cpu"))
     assert again.record.history == ()  # nothing was trained

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import Diverged
+from spurless.core.errors import BadInput, Diverged
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Batch, Grouped
 from spurless.data.loader import shuffled
@@ -310,3 +310,9 @@ def test_a_linear_model_reaches_the_population_optimum_of_the_formula() -> None:
     table = evaluate(model, data.test)
     # four standard errors of the smallest group (5000 examples), and a point for the finite train split
     torch.testing.assert_close(table.accuracy, expected.double(), atol=4 * 0.5 / 5000**0.5 + 0.01, rtol=0)
+
+
+def test_two_stages_of_one_name_are_refused() -> None:
+    run = train(nn.Linear(2, 2), TrainConfig(epochs=1))
+    with pytest.raises(BadInput, match="two stages of this run are called 'train'"):
+        train(nn.Linear(2, 2), TrainConfig(epochs=1), run)

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.methods.erm import ERM
 from spurless.models.classifier import Classifier
 from spurless.models.weights import load_weights, save_weights
+from spurless.train.checkpoint import Checkpoints
 from spurless.train.evaluate import predict
 from spurless.train.run import Run
 
@@ -31,12 +32,23 @@ def trained_by_erm(model: Classifier, data: Splits, run: Run, content: str) -> C
     if path.exists():
         load_weights(path, model)
     else:
-        model = ERM().fit(model, data.shown(train_attributes=False, val_labels=False, val_attributes=False), run)
+        model = _by_erm(model, data, run)
         if run.is_main:
             with _tolerated():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 save_weights(path, model)
     model.trained = True
+    return model
+
+
+def _by_erm(model: Classifier, data: Splits, run: Run) -> Classifier:
+    """Train with checkpoints, seconds and history apart: the method that follows may call a stage by the same name."""
+    points = run.checkpoints
+    apart = points and Checkpoints(points.folder / "erm", points.key, points.seconds)
+    first = replace(run, checkpoints=apart, seconds={}, history=[], stages=set())
+    model = ERM().fit(model, data.shown(train_attributes=False, val_labels=False, val_attributes=False), first)
+    run.seconds["erm"] = sum(first.seconds.values())
+    run.history.extend({**row, "stage": "erm"} for row in first.history)
     return model
 
 

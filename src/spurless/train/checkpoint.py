@@ -64,11 +64,12 @@ class Checkpoints:
         return state
 
     def clear(self) -> None:
-        """Remove every stage, once the run is recorded."""
-        for path in [*self.folder.glob("stage-*.pt"), *self.folder.glob(".stage-*.tmp")]:
+        """Remove every stage, once the run is recorded, and the folders that this leaves empty."""
+        for path in [*self.folder.rglob("stage-*.pt"), *self.folder.rglob(".stage-*.tmp")]:
             path.unlink(missing_ok=True)
-        if self.folder.exists() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        for folder in [*self.folder.glob("*/"), self.folder]:
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
 
     def _path(self, stage: str) -> Path:
         return self.folder / f"stage-{stage}.pt"

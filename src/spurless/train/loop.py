@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import Diverged
+from spurless.core.errors import BadInput, Diverged
 from spurless.data.loader import Loader
 from spurless.train.evaluate import predict
 from spurless.train.run import Run
@@ -46,7 +46,13 @@ def minimise(model: nn.Module, loader: Loader, objective: Objective, run: Run, s
 
     Raises:
         Diverged: the loss is no longer a number.
+        BadInput: an earlier stage of this run has the same name.
     """
+    if stage.name in run.stages:
+        raise BadInput(
+            f"two stages of this run are called {stage.name!r}", do="Give each call of the loop its own name."
+        )
+    run.stages.add(stage.name)
     walk = _Walk()
     with run.timed(stage.name), run.seeds.borrowed("loop", stage.name, device=run.device):
         steps = steps_of(model, loader, objective, run, stage)

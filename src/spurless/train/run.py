@@ -44,6 +44,8 @@ class Run:
     """Capture the step as a CUDA graph where it can be."""
     seconds: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    stages: set[str] = field(default_factory=set)
+    """The names of the stages so far: checkpoints are kept by them, so none may come twice."""
     _told: float = 0.0
 
     @property
