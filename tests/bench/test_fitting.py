@@ -135,6 +135,18 @@ def test_warnings_of_others_pass_through() -> None:
     assert not any("loud" in said for said in record.warnings)
 
 
+def test_what_was_said_before_an_error_is_said_all_the_same() -> None:
+    class Late(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) > 2:  # not while the model is looked over
+                warnings.warn("beware", SpurlessWarning, stacklevel=2)
+                raise RuntimeError("broken")
+            return super().forward(x)
+
+    with pytest.warns(SpurlessWarning, match="beware"), pytest.raises(RuntimeError, match="broken"):
+        evaluate_given("late", Late(2, 2), DATA, engine=CPU)
+
+
 def test_what_cannot_work_is_refused_before_anything_is_trained() -> None:
     model = build("linear", DATA)
     with pytest.raises(UnknownName, match="No method is called 'er'"):

@@ -220,11 +220,12 @@ def _scorer(criterion: Criterion, val: Grouped, run: Run) -> Callable[[nn.Module
 def _heard() -> Iterator[list[str]]:
     """Collect this package's warnings for the record, and pass every warning on."""
     said: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", SpurlessWarning)
-        try:
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", SpurlessWarning)
             yield said
-        finally:
             said.extend(str(w.message) for w in caught if issubclass(w.category, SpurlessWarning))
-    for w in caught:
-        warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    finally:  # what was said before an error is said all the same
+        for w in caught:
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
