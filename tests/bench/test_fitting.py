@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from spurless.bench.fitting import evaluate_given, fit
+from spurless.bench.fitting import Protocol, evaluate_given, fit, fit_under, key_of
 from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, UnknownName
 from spurless.core.records import Record
 from spurless.data.grouped import Splits
 from spurless.data.planted import PlantedConfig, planted
+from spurless.methods import make_method
 from spurless.models import build, wrap
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import evaluate
@@ -62,6 +63,15 @@ def test_the_key_knows_everything_that_decides_the_outcome() -> None:
     ]
     assert len({run.record.key for run in runs}) == len(runs)
     assert fit("erm", model, DATA, **base).record.key == runs[0].record.key  # type: ignore[arg-type]
+
+
+def test_the_key_is_known_before_the_run() -> None:
+    protocol, method = Protocol(TrainConfig(epochs=1), engine=CPU), make_method("jtt")
+    module = nn.Linear(2, 2)
+    key = key_of(protocol, method, module, DATA, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpurlessWarning)
+        assert fit_under(protocol, method, module, DATA, 5).record.key == key
 
 
 def test_any_module_can_be_fitted_and_stays_as_it_was() -> None:

@@ -66,6 +66,26 @@ def test_json_is_one_line_for_each_seed_and_nothing_else(tiny_fit: Cli, here: Pa
     assert len(list((here / "runs").glob("*.safetensors"))) == 2
 
 
+def test_a_run_that_is_recorded_is_shown_and_not_repeated(tiny_fit: Cli, here: Path) -> None:
+    first = tiny_fit("erm", "--json", "--seeds", 2)
+    before = first.records(here / "runs" / "records.jsonl")
+    again = tiny_fit("erm", "--json", "--seeds", 3)
+    rows = [json.loads(line) for line in again.out.splitlines()]
+    assert rows[:2] == before  # the same records, to the second in which they were made
+    assert [row["seed"] for row in again.records(here / "runs" / "records.jsonl")] == [0, 1, 2]
+    other = tiny_fit("erm", "--lr", 0.02)
+    assert len(other.records(here / "runs" / "records.jsonl")) == 4  # other words, another run
+
+
+def test_weights_that_are_gone_are_trained_again(tiny_fit: Cli, here: Path) -> None:
+    tiny_fit("erm")
+    (weights,) = (here / "runs").glob("*.safetensors")
+    before = weights_in(here / "runs")
+    weights.unlink()
+    tiny_fit("erm")
+    assert all(torch.equal(before[name], value) for name, value in weights_in(here / "runs").items())
+
+
 def test_the_same_words_give_the_same_key_metrics_and_weights(tiny_fit: Cli, here: Path) -> None:
     for out in ("one", "two"):
         said = tiny_fit("jtt", "--out", out)

@@ -102,11 +102,8 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
     model = deepcopy(wrap(model))
     _check_fit(model, check_splits(data))
     fingerprint = data.fingerprint()
-    content = digest(fingerprint, *(tensor for _, tensor in sorted(model.state_dict().items())))
-    key = digest(
-        content,
-        [info.name, asdict(method.config), asdict(protocol.train), protocol.select, protocol.engine.precision, seed],
-    )
+    content = _content(model, fingerprint)
+    key = _key(protocol, method, content, seed)
     checkpoints = Checkpoints(protocol.folder / key, key) if protocol.folder is not None else None
     run = start(protocol.engine, seed, protocol.train, checkpoints)
     run.progress = protocol.progress
@@ -154,6 +151,11 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
     return Fitted(fitted, record)
 
 
+def key_of(protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int) -> str:
+    """Return the key that the record of this run will have, without running it."""
+    return _key(protocol, method, _content(wrap(model), data.fingerprint()), seed)
+
+
 def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, engine: Engine | None = None) -> Record:
     """Evaluate a model that was trained elsewhere; the record carries ``name`` as its method."""
     classifier = wrap(model)
@@ -176,6 +178,15 @@ def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, 
         warnings=tuple(heard),
         **circumstances(run.device),
     )
+
+
+def _content(model: Classifier, fingerprint: str) -> str:
+    return digest(fingerprint, *(tensor for _, tensor in sorted(model.state_dict().items())))
+
+
+def _key(protocol: Protocol, method: Method, content: str, seed: int) -> str:
+    settings = [asdict(protocol.train), protocol.select, protocol.engine.precision]
+    return digest(content, [method.info.name, asdict(method.config), *settings, seed])
 
 
 def _check_labels(method: Method, criterion: Criterion, data: Splits) -> None:

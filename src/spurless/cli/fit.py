@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,8 +42,8 @@ from spurless.cli.flags import (
 from spurless.cli.sources import Columns, build_model, open_data
 from spurless.core.errors import BadInput
 from spurless.core.files import check_writable
-from spurless.core.options import pairs, read_toml
-from spurless.core.records import append
+from spurless.core.options import configure, pairs, read_toml
+from spurless.core.records import Record, append, read
 
 
 def _train(help: str, default: str | bool = False) -> Any:
@@ -108,15 +109,17 @@ def fit(
 
     A record is appended to OUT/records.jsonl, and the weights are saved beside it.
     A killed run, started again with the same words, goes on where it was and ends
-    with the same weights.
+    with the same weights; a run that OUT holds already is shown and not repeated.
 
     Examples:
       spurless fit erm --data patched-digits --steps 170
       spurless fit group-dro --data meta.csv --label y --attribute place
       spurless fit jtt -D conflicting=0.1 --preset digits -M upweight=5 --seeds 3
     """
-    from spurless.bench.fitting import fit as fit_one
+    from spurless.bench.fitting import Protocol, fit_under, key_of
+    from spurless.methods import make_method
     from spurless.models.weights import load_weights, save_weights
+    from spurless.train.config import TrainConfig
     from spurless.train.run import Engine, is_main_process
 
     said = {
@@ -130,7 +133,10 @@ def fit(
     data_options = {**written["data"], **pairs(data_option, "--data-option")}
     model_options = {**written["model"], **pairs(model_option, "--model-option")}
     method_options = {**written["method"], **pairs(method_option, "--method-option")}
-    _check_method_options(method, method_options, signature(fit_one).parameters)
+    _check_method_options(method, method_options, signature(make_method).parameters)
+    chosen = make_method(method, preset, **method_options)
+    settings = configure(TrainConfig, train, "the training loop")
+    protocol = Protocol(settings, select, Engine(device, devices, strategy, precision, workers), out / "checkpoints")
     check_writable(out)
     for number in range(seed, seed + seeds):
         splits = open_data(data, data_options, columns, number)
@@ -138,32 +144,29 @@ def fit(
         if weights is not None:
             load_weights(weights, built)
             built.trained = True
-        with progress_bar(quiet or json) as progress:
-            fitted = fit_one(
-                method,
-                built,
-                splits,
-                seed=number,
-                preset=preset,
-                train=train,
-                select=select,
-                engine=Engine(device, devices, strategy, precision, workers),
-                folder=out / "checkpoints",
-                progress=progress,
-                **method_options,
-            )
-        if not is_main_process():
-            continue
+        key = key_of(protocol, chosen, built, splits, number)
         name = re.sub(r"[^\w.+-]+", "-", splits.name)
-        place = out / f"{method}-{name}-seed{number}-{fitted.record.key[:8]}.safetensors"
-        save_weights(place, fitted.model)
-        append(out / "records.jsonl", fitted.record)
-        _forget_checkpoints(out / "checkpoints", fitted.record.key)
+        place = out / f"{method}-{name}-seed{number}-{key[:8]}.safetensors"
+        record = _recorded(out / "records.jsonl", key) if place.exists() else None
+        if record is None:
+            with progress_bar(quiet or json) as progress:
+                fitted = fit_under(replace(protocol, progress=progress), chosen, built, splits, number)
+            if not is_main_process():
+                continue
+            record = fitted.record
+            save_weights(place, fitted.model)
+            append(out / "records.jsonl", record)
+            _forget_checkpoints(out / "checkpoints", key)
         if json:
-            print(fitted.record.to_json())
-        else:
-            show_record(fitted.record)
+            print(record.to_json())
+        elif is_main_process():
+            show_record(record)
             print(f"record in {out / 'records.jsonl'}, weights in {place}\n")
+
+
+def _recorded(path: Path, key: str) -> Record | None:
+    """Return the record of a run that was made before: the same run again would give the same."""
+    return next((record for record in read(path) if record.key == key), None) if path.exists() else None
 
 
 def _sections(path: Path | None) -> dict[str, Mapping[str, Any]]:
