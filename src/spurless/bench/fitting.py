@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -237,6 +237,13 @@ def _heard() -> Iterator[list[str]]:
             warnings.simplefilter("always", SpurlessWarning)
             yield said
             said.extend(str(w.message) for w in caught if issubclass(w.category, SpurlessWarning))
-    finally:  # what was said before an error is said all the same
-        for w in caught:
-            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    except Exception:  # what was said before an error is said all the same, but never in its place
+        with suppress(Warning):
+            _pass_on(caught)
+        raise
+    _pass_on(caught)
+
+
+def _pass_on(caught: list[warnings.WarningMessage]) -> None:
+    for w in caught:
+        warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
