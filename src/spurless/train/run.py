@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -165,7 +166,16 @@ def _fabric(engine: Engine) -> Any:
         raise BadInput(f"these devices cannot be set up: {error}", got=said) from None
     if engine.devices > 1:
         fabric.launch()
+        atexit.register(_part)
     return fabric
+
+
+def _part() -> None:
+    """Let the processes that trained together go: Gloo's threads, left running, abort the interpreter at its end."""
+    import torch.distributed as together
+
+    if together.is_available() and together.is_initialized():
+        together.destroy_process_group()
 
 
 def _accelerator(device: str) -> tuple[str, int | None]:
