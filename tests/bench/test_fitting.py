@@ -9,6 +9,7 @@ from torch import nn
 
 from spurless.bench.fitting import Protocol, evaluate_given, fit, fit_under, key_of
 from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, UnknownName
+from spurless.core.progress import Progress
 from spurless.core.records import Record
 from spurless.data.grouped import Splits
 from spurless.data.planted import PlantedConfig, planted
@@ -16,7 +17,7 @@ from spurless.methods import make_method
 from spurless.models import build, wrap
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import evaluate
-from spurless.train.run import Engine, Progress
+from spurless.train.run import Engine
 
 DATA = planted(PlantedConfig(n_train=400, n_val=200, n_test=200, agreement=0.9))
 CPU = Engine("cpu")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spurless.bench.fitting import fit
-from spurless.bench.starting import cache_folder, trained_by_erm, warn_if_untrained
+from spurless.bench.starting import trained_by_erm, warn_if_untrained
 from spurless.core.errors import SpurlessWarning
 from spurless.data.grouped import Splits
 from spurless.data.planted import PlantedConfig, planted
@@ -24,14 +24,6 @@ DATA = planted(PlantedConfig(n_train=200, n_val=50, n_test=50))
 
 def run(lr: float = 0.1) -> Run:
     return start(Engine("cpu"), 0, TrainConfig(epochs=1, lr=lr))
-
-
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "own"))
-    assert cache_folder() == tmp_path / "own"
-    monkeypatch.delenv("SPURLESS_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "spurless"
 
 
 def test_the_cached_start_is_the_trained_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

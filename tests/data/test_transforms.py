@@ -1,8 +1,10 @@
 """Transforms: by hand, and one draw per example."""
 
+import pytest
 import torch
 
-from spurless.data.transforms import Batched, Chain, Normalise, RandomCrop, RandomFlip, Resize
+from spurless.core.errors import UnknownName
+from spurless.data.transforms import Batched, Chain, Normalise, RandomCrop, RandomFlip, Resize, augmentation
 
 
 def test_normalise_by_hand() -> None:
@@ -54,3 +56,11 @@ def test_a_foreign_transform_meets_one_example_at_a_time() -> None:
 
     Batched(watch)(torch.zeros(3, 1, 2, 2))
     assert seen == [(1, 2, 2)] * 3
+
+
+def test_an_augmentation_has_a_name() -> None:
+    assert augmentation("none", 32) is None
+    assert augmentation("flip", 32) == RandomFlip()
+    assert augmentation("crop-flip", 32) == Chain((RandomCrop(4), RandomFlip()))
+    with pytest.raises(UnknownName, match=r"No augmentation is called 'flop'\. Did you mean 'flip'"):
+        augmentation("flop", 32)

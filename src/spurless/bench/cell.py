@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from spurless.bench.fitting import Fitted, fit
+from spurless.core.progress import Progress
 from spurless.data import load
 from spurless.models import build
-from spurless.train.run import Engine, Progress
+from spurless.train.run import Engine
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from spurless.bench.assess import assess, circumstances, describe_data, describe
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
 from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning
 from spurless.core.options import configure
+from spurless.core.progress import Progress
 from spurless.core.provenance import digest
 from spurless.core.records import Record
 from spurless.data.checks import check_splits
@@ -28,7 +29,7 @@ from spurless.models.wrapping import wrap
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import evaluate
-from spurless.train.run import Engine, Progress, Run, start
+from spurless.train.run import Engine, Run, start
 from spurless.train.select import Criterion, criterion_named
 
 
@@ -193,11 +194,11 @@ def _check_labels(method: Method, criterion: Criterion, data: Splits) -> None:
     """Refuse what the data cannot give, before anything is trained."""
     info = method.info
     free = [name for name, other in METHODS.items() if not (other.info.train_attributes or other.info.val_attributes)]
-    if info.train_attributes and not data.train.has_attributes:
+    if info.train_attributes and not data.train.given.has_attributes:
         raise MissingAttributes(info.name, "train", free)
-    if info.val_attributes and not data.val.has_attributes:
+    if info.val_attributes and not data.val.given.has_attributes:
         raise MissingAttributes(info.name, "val", free)
-    if criterion.attributes and not data.val.has_attributes:
+    if criterion.attributes and not data.val.given.has_attributes:
         raise MissingAttributes(f"Selection by {criterion.name}", "val")
 
 
@@ -223,7 +224,7 @@ def _scorer(criterion: Criterion, val: Grouped, run: Run) -> Callable[[nn.Module
     """Return the criterion as a function of the model alone, so that a method cannot look at what it looks at."""
     if not criterion.labels:
         return None
-    split = val if criterion.attributes else val.hide_attributes()
+    split = val.given if criterion.attributes else val.hide_attributes()
     return lambda model: criterion.score(evaluate(model, split, run.device, run.workers))
 
 

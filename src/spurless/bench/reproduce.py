@@ -7,8 +7,9 @@ from pathlib import Path
 
 from spurless.bench.cell import run_cell
 from spurless.bench.claims.base import Claim, Verdict, judge
+from spurless.core.progress import Progress
 from spurless.core.records import Record, append
-from spurless.train.run import Engine, Progress
+from spurless.train.run import Engine
 
 
 def reproduce(

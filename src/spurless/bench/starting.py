@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import torch
 
 from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.places import cache_folder
 from spurless.core.provenance import digest, versions
 from spurless.data.grouped import Grouped, Splits
 from spurless.methods.erm import ERM
@@ -74,9 +73,3 @@ def warn_if_untrained(model: Classifier, train: Grouped, run: Run) -> None:
             SpurlessWarning,
             stacklevel=3,
         )
-
-
-def cache_folder() -> Path:
-    """Return where trained starting points are kept: ``$SPURLESS_CACHE``, or the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SPURLESS_CACHE") or Path(home) / "spurless")

@@ -19,6 +19,10 @@ class SpurlessWarning(UserWarning):
     """Base of every warning this package gives: a known trap, with its remedy."""
 
 
+class Incomplete(SpurlessWarning):
+    """A dataset is there, but not as published: its numbers are not those of the papers."""
+
+
 class BadInput(SpurlessError, ValueError):
     """Something the user gave cannot be used.
 

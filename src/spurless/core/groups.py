@@ -34,6 +34,8 @@ class Groups:
     sizes: tuple[int, ...] = ()
     """Number of values of each crossed column; empty for a single attribute."""
     overlap: bool = False
+    mixed: bool = False
+    """Whether a group is an attribute value whatever the label: a domain."""
 
     @classmethod
     def crossed(cls, labels: tuple[str, ...], columns: Mapping[str, tuple[str, ...]]) -> Groups:
@@ -54,8 +56,19 @@ class Groups:
         """Name attributes that an example may have several of, or none (``a`` holds a 0/1 column for each)."""
         return cls(labels, attributes, overlap=True)
 
+    @classmethod
+    def domains(cls, labels: tuple[str, ...], names: tuple[str, ...]) -> Groups:
+        """Name domains: groups that mix labels, as a partition that somebody else made may do.
+
+        Example:
+            >>> tweets = Groups.domains(("normal", "hateful"), ("dialect A", "dialect B"))
+            >>> tweets.encode(torch.tensor([0, 1]), torch.tensor([1, 1])), tweets.names
+            (tensor([1, 1]), ('dialect A', 'dialect B'))
+        """
+        return cls(labels, names, mixed=True)
+
     def __len__(self) -> int:
-        return len(self.labels) * max(len(self.attributes), 1)
+        return len(self.attributes) if self.mixed else len(self.labels) * max(len(self.attributes), 1)
 
     def known(self, a: Tensor) -> Tensor:
         """Return which rows of ``a`` carry an attribute; every row does where there is none to carry."""
@@ -79,10 +92,12 @@ class Groups:
             return y
         if not bool(self.known(a).all()):
             raise MissingAttributes("A group", "given")
-        return y * len(self.attributes) + self._single(a)
+        return self._single(a) if self.mixed else y * len(self.attributes) + self._single(a)
 
     def decode(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ``(y, a)`` pair of each group number; the inverse of :meth:`encode` for one attribute."""
+        if self.mixed:
+            raise BadInput("these groups mix labels, so a group has no label", got=", ".join(self.names))
         n = max(len(self.attributes), 1)
         return torch.div(g, n, rounding_mode="floor"), g % n
 
@@ -105,10 +120,13 @@ class Groups:
         else:
             single = torch.where(known, self._single(a), 0)
             has = torch.nn.functional.one_hot(single, len(self.attributes)).bool()
-        return (is_label[:, :, None] & (has & known[:, None])[:, None, :]).flatten(1)
+        has = has & known[:, None]
+        return has if self.mixed else (is_label[:, :, None] & has[:, None, :]).flatten(1)
 
     def name(self, g: int) -> str:
         """Return the name of group ``g``."""
+        if self.mixed:
+            return self.attributes[g]
         y, a = divmod(g, max(len(self.attributes), 1))
         return f"{self.labels[y]}, {self.attributes[a]}" if self.attributes else self.labels[y]
 

@@ -25,6 +25,7 @@ from spurless.data.planted import DATASET as PLANTED
 from spurless.data.table import from_csv
 from spurless.data.tensors import from_tensors
 from spurless.data.torch_dataset import from_dataset
+from spurless.data.waterbirds import DATASET as WATERBIRDS
 
 DATASETS: dict[str, Dataset] = {
     dataset.card.name: dataset
@@ -38,6 +39,7 @@ DATASETS: dict[str, Dataset] = {
         CORE_SPURIOUS_NOISE,
         PARITY,
         MOON_STAR,
+        WATERBIRDS,
     )
 }
 

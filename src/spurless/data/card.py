@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spurless.data.grouped import Splits
+from spurless.data.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,5 @@ class Dataset:
     card: Card
     config: type[Any]
     make: Callable[[Any], Splits]
+    layout: Layout | None = None
+    """None for a dataset that needs no files."""

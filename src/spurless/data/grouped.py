@@ -59,6 +59,10 @@ class Grouped:
     groups: Groups
     transform: Transform | None = None
     augment: Transform | None = None
+    domain: Tensor | None = None
+    """Where a method is given coarser groups than label and attribute: the domain of each example."""
+    domains: tuple[str, ...] = ()
+    """The names of the domains."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -100,6 +104,14 @@ class Grouped:
         """The number of examples of every label."""
         return torch.bincount(self.y, minlength=len(self.groups.labels))
 
+    @property
+    def given(self) -> Grouped:
+        """The split as a method is given it: in domains, where there are some, and by label and attribute elsewhere."""
+        if self.domain is None:
+            return self
+        groups = Groups.domains(self.groups.labels, self.domains)
+        return replace(self, a=self.domain, groups=groups, domain=None, domains=())
+
     def hide_attributes(self) -> Grouped:
         """Return the same examples with every attribute hidden."""
         return replace(self, a=torch.full_like(self.a, -1))
@@ -122,7 +134,8 @@ class Grouped:
             x = {key: value[index] for key, value in self.x.items()}
         else:
             x = Picked(self.x, index)
-        return replace(self, x=x, y=self.y[index], a=self.a[index])
+        domain = None if self.domain is None else self.domain[index]
+        return replace(self, x=x, y=self.y[index], a=self.a[index], domain=domain)
 
     def to(self, device: torch.device | str) -> Grouped:
         """Return the split on a device; a streamed ``x`` stays where it is."""
@@ -131,7 +144,8 @@ class Grouped:
             x = x.to(device)
         elif isinstance(x, dict):
             x = {key: value.to(device) for key, value in x.items()}
-        return replace(self, x=x, y=self.y.to(device), a=self.a.to(device))
+        domain = None if self.domain is None else self.domain.to(device)
+        return replace(self, x=x, y=self.y.to(device), a=self.a.to(device), domain=domain)
 
     def prepare(self, x: Input, training: bool = False) -> Input:
         """Turn a raw batch into what the model takes: augment (training only), transform, float."""
@@ -159,7 +173,9 @@ class Grouped:
             content = digest(*(part for key in sorted(self.x) for part in (key, self.x[key])))
         else:
             content = self.x.fingerprint()
-        return digest(content, self.y, self.a, list(self.groups.labels), list(self.groups.attributes))
+        names = list(self.groups.labels), list(self.groups.attributes)
+        domain = () if self.domain is None else (self.domain, list(self.domains))
+        return digest(content, self.y, self.a, *names, *domain)
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,8 +203,9 @@ class Splits:
 
     def shown(self, *, train_attributes: bool, val_labels: bool, val_attributes: bool) -> Splits:
         """Return what a method may see: the labels and attributes it declared, and never the test split."""
-        train = self.train if train_attributes else self.train.hide_attributes()
-        val = self.val if val_attributes else self.val.hide_attributes() if val_labels else self.val.hide_labels()
+        train, val = self.train.given, self.val.given
+        train = train if train_attributes else train.hide_attributes()
+        val = val if val_attributes else val.hide_attributes() if val_labels else val.hide_labels()
         return replace(self, train=train, val=val, test=cast(Grouped, _Sealed()))
 
     def fingerprint(self) -> str:

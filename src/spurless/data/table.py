@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import os
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from sys import intern
@@ -14,10 +11,11 @@ from sys import intern
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, did_you_mean
+from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits, Transform
 from spurless.data.images import ImageFiles, read
+from spurless.data.rows import Inside, Table, reading
 from spurless.data.splitting import assemble, name_groups, name_values, number_split
 
 FILE_COLUMNS = ("img_filename", "filename", "file", "path", "image", "image_path")
@@ -68,8 +66,8 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     """
     path = Path(path)
     attributes = [attribute] if isinstance(attribute, str) else list(attribute or ())
-    with _reading(path, delimiter) as lines:
-        table = _Table(path, lines)
+    with reading(path, delimiter) as lines:
+        table = Table(path, lines)
         file = _file_column(table, file, features, required=root is not None)
         inputs: _Files | _Numbers
         if file is not None:
@@ -115,49 +113,10 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     )
 
 
-class _Table:
-    """The rows under a header, counted as a spreadsheet does."""
-
-    def __init__(self, path: Path, lines: Iterator[list[str]]) -> None:
-        self.path, self._lines = path, lines
-        self.header = [name.strip() for name in next(lines, [])]
-        if not any(self.header):
-            raise BadInput("the file has no header", where=path, expected="the names of the columns in row 1")
-        self._place = {name: i for i, name in enumerate(self.header)}
-        for name in self._place:
-            if name and self.header.count(name) > 1:
-                raise BadInput(f"two columns are called {name!r}", where=f"{path}, row 1", do="Rename one.")
-
-    def column(self, name: str) -> int:
-        """Return the place of a column."""
-        if not name or name not in self._place:
-            known = [column for column in self.header if column]
-            do = f"{did_you_mean(name, known)} Columns: {', '.join(known)}.".strip()
-            raise BadInput(f"no column is called {name!r}", where=self.path, do=do)
-        return self._place[name]
-
-    def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the number and the cells of every row that is not blank."""
-        for number, row in enumerate(self._lines, start=2):
-            if len(row) == len(self.header):
-                yield number, row
-            elif row:
-                raise BadInput(
-                    "the row has the wrong number of cells",
-                    where=self.row(number),
-                    expected=len(self.header),
-                    got=len(row),
-                )
-
-    def row(self, number: int) -> str:
-        """Say where a row is."""
-        return f"{self.path}, row {number}"
-
-
 class _Cells:
     """What the rows say of label, attributes and split."""
 
-    def __init__(self, table: _Table, label: str, attributes: Sequence[str], split: str | None) -> None:
+    def __init__(self, table: Table, label: str, attributes: Sequence[str], split: str | None) -> None:
         self._table, self._label = table, table.column(label)
         self._attributes = {name: table.column(name) for name in attributes}
         self._split = None if split is None else table.column(split)
@@ -183,7 +142,7 @@ class _Cells:
 class _Numbers:
     """The features of the rows, as float32."""
 
-    def __init__(self, table: _Table, features: Sequence[str] | None, used: set[str], label: str) -> None:
+    def __init__(self, table: Table, features: Sequence[str] | None, used: set[str], label: str) -> None:
         self._table = table
         # a column without a name is the index that pandas writes: as a feature it would give the row away
         self.names = [n for n in table.header if n and n not in used] if features is None else list(features)
@@ -223,51 +182,15 @@ class _Numbers:
 class _Files:
     """The image files of the rows, none of which may lie outside the root."""
 
-    def __init__(self, table: _Table, root: Path, column: str) -> None:
-        if not root.is_dir():
-            raise BadInput("no such folder", where=root)
-        self._table, self._root, self._place = table, root.resolve(), table.column(column)
-        self._inside: set[Path] = set()  # a folder is resolved once, not once per file
+    def __init__(self, table: Table, root: Path, column: str) -> None:
+        self._table, self._inside, self._place = table, Inside(root), table.column(column)
         self.paths: list[Path] = []
 
     def add(self, number: int, row: list[str]) -> None:
-        name = row[self._place].strip()
-        path = self._root / name
-        if not name:
-            raise BadInput("the file name is empty", where=self._table.row(number))
-        if Path(name).is_absolute() or Path(os.path.normpath(name)).parts[:1] == ("..",):
-            raise self._leaves(number, name)
-        if not path.is_file():
-            raise BadInput(f"no such image file: {path}", where=self._table.row(number))
-        if path.parent not in self._inside:
-            if not path.parent.resolve().is_relative_to(self._root):
-                raise self._leaves(number, name)
-            self._inside.add(path.parent)
-        if path.is_symlink() and not path.resolve().is_relative_to(self._root):
-            raise self._leaves(number, name)
-        self.paths.append(path)
-
-    def _leaves(self, number: int, name: str) -> BadInput:
-        return BadInput(f"the path {name!r} leaves its root", where=self._table.row(number), expected=self._root)
+        self.paths.append(self._inside.file(row[self._place].strip(), self._table.row(number)))
 
 
-@contextmanager
-def _reading(path: Path, delimiter: str) -> Iterator[Iterator[list[str]]]:
-    """Open a CSV file, with its name in every error."""
-    if len(delimiter) != 1:
-        raise BadInput("the delimiter must be one character", got=repr(delimiter))
-    if not path.is_file():
-        raise BadInput("no such file", where=path, expected="a CSV file")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as text:
-            yield csv.reader(text, delimiter=delimiter)
-    except UnicodeDecodeError as error:
-        raise BadInput(f"the file is not UTF-8: {error}", where=path) from None
-    except csv.Error as error:
-        raise BadInput(f"the file is not CSV: {error}", where=path) from None
-
-
-def _file_column(table: _Table, file: str | None, features: Sequence[str] | None, required: bool) -> str | None:
+def _file_column(table: Table, file: str | None, features: Sequence[str] | None, required: bool) -> str | None:
     """Return the column of file names, or None for a table of numbers."""
     if features is not None:
         if file is not None:

@@ -13,6 +13,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from spurless.core.errors import UnknownName
 from spurless.data.grouped import Transform
 
 
@@ -88,6 +89,21 @@ class RandomCrop:
         columns = corner[1] + torch.arange(width, device=x.device)
         which = torch.arange(n, device=x.device).view(-1, 1, 1)
         return padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def augmentation(name: str, size: int) -> Transform | None:
+    """Return the augmentation of that name for images of ``size`` pixels: ``none``, ``flip`` or ``crop-flip``.
+
+    The crop pads by an eighth of the size: 4 pixels for CIFAR, as everybody does.
+    """
+    if name not in AUGMENTATIONS:
+        raise UnknownName("augmentation", name, AUGMENTATIONS)
+    if name == "crop-flip":
+        return Chain((RandomCrop(size // 8), RandomFlip()))
+    return RandomFlip() if name == "flip" else None
+
+
+AUGMENTATIONS = ("none", "flip", "crop-flip")
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput
+from spurless.core.progress import Progress
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped
 from spurless.data.loader import Loader, Order
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
-
-Progress: TypeAlias = Callable[[str, int, int, str], None]
-"""Called with stage, step, total steps and a short word on how it goes; never more than ten times a second."""
 
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
 
