@@ -11,7 +11,7 @@ import spurless
 
 SURFACE = [
     "load", "from_folder", "from_csv", "from_npz", "from_tensors", "from_dataset", "from_huggingface",
-    "build", "wrap", "fit", "evaluate", "report", "save_weights", "load_weights",
+    "build", "wrap", "fit", "embed", "evaluate", "report", "save_weights", "load_weights",
     "Classifier", "Engine", "Fitted", "Grouped", "Groups", "Record", "Splits",
     "SpurlessError", "SpurlessWarning", "TrainConfig",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spurless.models.weights import load_weights, save_weights
     from spurless.reporting import report
     from spurless.train.config import TrainConfig
+    from spurless.train.embed import embed
     from spurless.train.evaluate import evaluate
     from spurless.train.run import Engine
 
@@ -53,6 +54,7 @@ _HOMES = {
     "spurless.models.weights": ("load_weights", "save_weights"),
     "spurless.reporting": ("report",),
     "spurless.train.config": ("TrainConfig",),
+    "spurless.train.embed": ("embed",),
     "spurless.train.evaluate": ("evaluate",),
     "spurless.train.run": ("Engine",),
 }
@@ -69,6 +71,7 @@ __all__ = [  # noqa: RUF022  in the order in which one meets them
     "build",
     "wrap",
     "fit",
+    "embed",
     "evaluate",
     "report",
     "save_weights",

@@ -1,6 +1,7 @@
 """Fitting: the protocol, the record, and what is refused before anything is trained."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from spurless.bench.fitting import Protocol, evaluate_given, fit, fit_under, key
 from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, UnknownName
 from spurless.core.progress import Progress
 from spurless.core.records import Record
-from spurless.data.grouped import Splits
+from spurless.data.grouped import Grouped, Splits
 from spurless.data.planted import PlantedConfig, planted
 from spurless.methods import make_method
 from spurless.models import build, wrap
@@ -43,6 +44,27 @@ def test_the_record_says_what_was_used_and_found() -> None:
     assert record.seconds["total"] >= record.seconds["train"] > 0
     assert record.hardware["device"] == "cpu"
     assert Record.from_json(record.to_json()).metrics == record.metrics
+
+
+def test_the_record_carries_what_must_be_known_of_the_data() -> None:
+    data = replace(DATA, notes=("The images are lossy.",))
+    fitted = fit("erm", build("linear", data), data, train=TRAIN, engine=CPU)
+    assert fitted.record.warnings == ("The images are lossy.",)
+    assert evaluate_given("again", fitted.model, data, engine=CPU).warnings == ("The images are lossy.",)
+
+
+@pytest.mark.parametrize("method", ["group-dro", "group-resample"])
+def test_a_method_is_given_domains_and_the_record_speaks_of_groups(method: str) -> None:
+    def mixed(split: Grouped) -> Grouped:
+        return replace(split, domain=(split.y == split.a).long(), domains=("conflicting", "aligned"))
+
+    data, longer = replace(DATA, train=mixed(DATA.train), val=mixed(DATA.val)), {**TRAIN, "epochs": 10}
+    fitted = fit(method, build("linear", data), data, train=longer, select="val-worst-group", engine=CPU)
+    assert [row.name for row in fitted.record.groups] == list(DATA.groups.names)
+    assert fitted.record.data["counts"]["train"] == DATA.train.counts.tolist()
+    plain = fit("erm", build("linear", DATA), DATA, train=longer, engine=CPU)
+    # two domains that tell aligned from conflicting are all that balancing needs here
+    assert (fitted.record.metrics["worst_group"] or 0) > (plain.record.metrics["worst_group"] or 0) + 0.1
 
 
 def test_selection_by_groups_is_supervision_and_is_recorded() -> None:

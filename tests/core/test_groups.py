@@ -111,3 +111,14 @@ def test_only_an_overlapping_attribute_has_a_column(groups: Groups, name: str) -
 def test_groups_are_equal_by_their_names_and_can_be_keys() -> None:
     assert Groups(("a",), ("b",)) == Groups(("a",), ("b",)) != Groups(("a",), ("c",))
     assert {Groups(("a",)): 1}[Groups(("a",))] == 1
+
+
+def test_domains_are_groups_whatever_the_label() -> None:
+    groups = Groups.domains(("no", "yes", "maybe"), ("here", "there"))
+    y, a = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 1, 0, -1])
+    assert len(groups) == 2
+    assert groups.names == ("here", "there")
+    assert groups.encode(y[:3], a[:3]).tolist() == [1, 1, 0]
+    assert groups.membership(y, a).int().tolist() == [[0, 1], [0, 1], [1, 0], [0, 0]]
+    with pytest.raises(BadInput, match="these groups mix labels, so a group has no label"):
+        groups.decode(torch.tensor([0]))

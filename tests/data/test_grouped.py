@@ -134,3 +134,35 @@ def test_at_a_prompt_a_split_is_one_line() -> None:
     assert repr(split()) == "Grouped(4 examples, float32 (2,), 4 groups)"
     assert repr(split().hide_attributes()) == "Grouped(4 examples, float32 (2,), 4 groups, attributes unknown)"
     assert repr(splits()) == "Splits(toy: train Grouped(4 examples, float32 (2,), 4 groups), val 4, test 4)"
+
+
+def in_domains() -> Grouped:
+    y, a = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
+    groups = Groups(("no", "yes"), ("left", "right"))
+    return Grouped(torch.arange(4.0)[:, None], y, a, groups, domain=torch.tensor([1, 1, 1, 0]), domains=("d0", "d1"))
+
+
+def test_a_method_is_given_domains_in_place_of_groups() -> None:
+    split = in_domains()
+    shown = Splits(split, split, split).shown(train_attributes=True, val_labels=True, val_attributes=True)
+    assert shown.train.g.tolist() == [1, 1, 1, 0]
+    assert shown.groups.names == ("d0", "d1")
+    assert shown.val.counts.tolist() == [1, 3]
+    assert shown.train.domain is None
+    assert split.counts.tolist() == [1, 1, 1, 1]  # what is evaluated stays by label and attribute
+
+
+def test_domains_are_hidden_with_the_attributes() -> None:
+    split = in_domains()
+    shown = Splits(split, split, split).shown(train_attributes=False, val_labels=False, val_attributes=False)
+    assert not shown.train.has_attributes
+    with pytest.raises(MissingAttributes):
+        _ = shown.train.g
+
+
+def test_domains_follow_their_examples_and_count_in_the_fingerprint() -> None:
+    split = in_domains()
+    picked = split.select(torch.tensor([3, 0])).to("cpu")
+    assert picked.given.a.tolist() == [0, 1]
+    assert split.fingerprint() != replace(split, domain=None).fingerprint()
+    assert split.fingerprint() != replace(split, domain=torch.tensor([0, 1, 1, 0])).fingerprint()

@@ -1,6 +1,7 @@
 """The torchvision zoo: every name builds, the head fits, and nothing is downloaded unasked."""
 
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import pytest
@@ -77,8 +78,13 @@ def test_pretrained_weights_come_from_the_cache_with_a_fresh_head(
     torch.save(published.state_dict(), file)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     model = build("torchvision:shufflenet_v2_x0_5", input_shape=(3, 32, 32), n_classes=3, pretrained=True)
-    assert torch.equal(model.backbone.get_submodule("conv1.0").get_parameter("weight"), published.conv1[0].weight)
+    assert torch.equal(model.backbone.get_submodule("1.conv1.0").get_parameter("weight"), published.conv1[0].weight)
     assert (model.n_classes, model.trained) == (3, False)
+    given: dict[str, Any] = {"input_shape": (3, 32, 32), "n_classes": 3, "pretrained": True, "normalise": False}
+    plain, x = build("torchvision:shufflenet_v2_x0_5", **given), torch.rand(2, 3, 32, 32)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])  # ImageNet's
+    normal = (x - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
+    torch.testing.assert_close(model.eval().features(x), plain.eval().features(normal))
 
     torch.save(published, file)  # a whole pickled module, which could run anything
     with pytest.raises(BadInput, match="the weights of torchvision:shufflenet_v2_x0_5 could not be read"):

@@ -144,7 +144,7 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
         metrics=metrics,
         seconds={**run.seconds, "total": time.perf_counter() - begin},
         peak_memory=torch.cuda.max_memory_allocated(run.device) if run.device.type == "cuda" else None,
-        warnings=tuple(heard),
+        warnings=(*data.notes, *heard),
         history=tuple(run.history),
         key=key,
         **circumstances(run.device),
@@ -176,7 +176,7 @@ def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, 
         groups=tuple(table.rows(data.train.counts)),
         metrics=metrics,
         seconds=run.seconds,
-        warnings=tuple(heard),
+        warnings=(*data.notes, *heard),
         **circumstances(run.device),
     )
 

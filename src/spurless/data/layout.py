@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spurless.core.errors import BadInput, Incomplete
@@ -65,7 +65,7 @@ def need(path: Path, name: str) -> Path:
 def compare(splits: Splits, published: Mapping[str, int | Sequence[int]]) -> Splits:
     """Warn where the number of examples, or of those in each group, is not the published one; return the splits.
 
-    A part of a dataset can be worked with, but its numbers are not those of the papers.
+    A part of a dataset can be worked with, but its numbers are not those of the papers: a note says so.
 
     Args:
         splits: what was loaded.
@@ -77,11 +77,11 @@ def compare(splits: Splits, published: Mapping[str, int | Sequence[int]]) -> Spl
         found = len(split) if isinstance(expected, int) else split.counts.tolist()
         if found != (expected if isinstance(expected, int) else list(expected)):
             wrong.append(f"{name} has {_numbers(found)} and not {_numbers(expected)}")
-    if wrong:
-        warnings.warn(
-            f"This is not the whole {splits.name} as published: {'; '.join(wrong)}.", Incomplete, stacklevel=3
-        )
-    return splits
+    if not wrong:
+        return splits
+    note = f"This is not the whole {splits.name} as published: {'; '.join(wrong)}."
+    warnings.warn(note, Incomplete, stacklevel=3)
+    return replace(splits, notes=(*splits.notes, note))
 
 
 def _numbers(counts: int | Sequence[int]) -> str:

@@ -3,7 +3,8 @@
 The head is adapted to the classes, and the auxiliary heads of GoogLeNet and Inception are off. SqueezeNet has
 no linear head (it averages a map per class), so it is given one: pooled features and a linear layer. An input
 of one channel is repeated to three. A vision transformer is built for the size of the input; with pretrained
-weights it takes only the size it was trained on.
+weights it takes only the size it was trained on. A model with pretrained weights takes images in [0, 1] and
+normalises them itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, UnknownName
 from spurless.models.classifier import Classifier
+from spurless.models.normalising import Normalising
 from spurless.models.shapes import Shape, image_shape
 from spurless.models.wrapping import wrap
 
@@ -26,6 +28,8 @@ class TorchvisionConfig:
 
     pretrained: bool = False
     """start from torchvision's default ImageNet weights, downloaded on first use; the head is fresh"""
+    normalise: bool = True
+    """where the weights are pretrained: normalise images in [0, 1] as they expect"""
 
 
 class ThreeChannels(nn.Module):
@@ -56,8 +60,12 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     module = _pretrained(variant) if config.pretrained else _fresh(variant, n_classes, height, width)
     if variant.startswith("squeezenet"):
         module.classifier = _linear_ending(n_classes)
-    if channels == 1:
-        module = nn.Sequential(ThreeChannels(), module)
+    before: list[nn.Module] = [ThreeChannels()] if channels == 1 else []
+    if config.pretrained and config.normalise:
+        preset = _weights(variant).transforms()
+        before.append(Normalising(preset.mean, preset.std))
+    if before:
+        module = nn.Sequential(*before, module)
     model = wrap(module, trained=False)
     if model.n_classes != n_classes:
         model.head = nn.Linear(model.n_features, n_classes, bias=model.head.bias is not None)
@@ -78,7 +86,7 @@ def _fresh(variant: str, n_classes: int, height: int, width: int) -> Any:
 def _pretrained(variant: str) -> Any:
     import torchvision
 
-    weights = torchvision.models.get_model_weights(variant).DEFAULT
+    weights = _weights(variant)
     try:
         # The file is a pickle. Reading it here with weights_only proves that it holds nothing but
         # tensors, before torchvision opens it from the cache without that care.
@@ -90,6 +98,12 @@ def _pretrained(variant: str) -> Any:
         ) from None
     options = {key: value for key, value in _QUIRKS.get(variant, {}).items() if key == "aux_logits"}
     return torchvision.models.get_model(variant, weights=weights, **options)
+
+
+def _weights(variant: str) -> Any:
+    import torchvision
+
+    return torchvision.models.get_model_weights(variant).DEFAULT
 
 
 def _linear_ending(n_classes: int) -> nn.Sequential:
