@@ -9,6 +9,7 @@ of the paper named beside each, or one fixed recipe where there is none, and the
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -116,6 +117,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=None, help="stop each training early, to try things out")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
+    if given.root is not None:
+        os.environ["SPURLESS_DATA"] = given.root  # pretrained weights are looked for there
     found: dict[str, list[Record]] = {}
     for baseline in BASELINES:
         if given.only is not None and baseline.dataset not in given.only:

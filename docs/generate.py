@@ -59,20 +59,72 @@ def methods_page() -> str:
 
 
 def datasets_page() -> str:
-    """One card per dataset."""
-    rows = [
-        (f"[`{name}`](#{name})", dataset.card.summary, dataset.card.attribute) for name, dataset in DATASETS.items()
-    ]
+    """One card per dataset, and ERM on the real ones."""
+    made = {name: dataset for name, dataset in DATASETS.items() if dataset.layout is None}
+    read_from_disk = {name: dataset for name, dataset in DATASETS.items() if dataset.layout is not None}
     parts = [
         NOTE,
         "# Datasets",
-        "Datasets that need no download: drawn by a formula, or made of the digits that scikit-learn carries. "
         "Each option is a keyword of `sp.load(NAME, ...)` and a `-D KEY=VALUE` of the commands. For data of your own "
         "see [use your own data](how-to/own-data.md).",
-        _table(("dataset", "what it is", "shortcut"), rows),
+        "## That need no files",
+        "Drawn by a formula, or made of the digits that scikit-learn carries.",
+        _table(("dataset", "what it is", "shortcut"), _dataset_rows(made)),
+        "## That are read from your disk",
+        "In the layout in which they were published, from the folder `root`, else `$SPURLESS_DATA`, else `data`. "
+        "[Datasets on your disk](how-to/datasets.md) says how; `spurless data prepare NAME` unpacks, fetches where it "
+        "can, and checks.",
+        _table(("dataset", "what it is", "shortcut"), _dataset_rows(read_from_disk)),
+        *_baseline_parts(TIMES / "erm_baselines.jsonl"),
         *(part for name, dataset in DATASETS.items() for part in _card_parts(name, dataset)),
     ]
     return _page(parts)
+
+
+def _dataset_rows(datasets: dict[str, Dataset]) -> list[tuple[str, str, str]]:
+    return [(f"[`{name}`](#{name})", d.card.summary, d.card.attribute) for name, d in datasets.items()]
+
+
+def _baseline_parts(path: Path) -> list[str]:
+    """Return a row per baseline: means over the seeds, and how far the worst group moves between them."""
+    runs: dict[str, list[Record]] = {}
+    for record in read(path) if path.exists() else []:
+        runs.setdefault(record.cell.removeprefix("baseline "), []).append(record)
+    rows = [
+        (name, str(len(found)), *(_mean(found, key) for key in AVERAGES), _worst(found), _seconds(found))
+        for name, found in runs.items()
+    ]
+    if not rows:
+        return []
+    notes = _several(note for found in runs.values() for record in found for note in record.warnings)
+    return [
+        "## What ERM does on them",
+        "The before of every comparison, in percent: accuracy over the test split as it is, weighted by the sizes of "
+        "the training groups, balanced over groups; and in the worst group, with the range over seeds. Made by "
+        "`python benchmarks/baselines.py`, whose records are `benchmarks/records/erm_baselines.jsonl`, on "
+        f"{_several(_machine(record.hardware) for found in runs.values() for record in found)}. Settings and models "
+        "are in that file; nothing was tuned.",
+        _table(("baseline", "seeds", "average", "adjusted", "balanced", "worst group", "seconds"), rows),
+        *([f"Noted in the records: {notes}"] if notes else []),
+    ]
+
+
+AVERAGES = ("average", "adjusted_average", "balanced_average")
+
+
+def _mean(records: Sequence[Record], key: str) -> str:
+    values = [record.metrics[key] for record in records]
+    known = [value for value in values if value is not None]
+    return f"{100 * sum(known) / len(known):.1f}" if known else "n/a"
+
+
+def _worst(records: Sequence[Record]) -> str:
+    values = [100 * (record.metrics["worst_group"] or 0.0) for record in records]
+    return f"{sum(values) / len(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def _seconds(records: Sequence[Record]) -> str:
+    return f"{sum(record.seconds['total'] for record in records) / len(records):.0f}"
 
 
 def fidelity_page(folder: Path) -> str:
@@ -228,10 +280,13 @@ def _card_parts(name: str, dataset: Dataset) -> list[str]:
     card = dataset.card
     facts = ("input", "label", "attribute", "splits", "source", "licence", "citation")
     options = [(f"`{option.name}`", f"`{option.default!r}`") for option in fields(dataset.config)]
+    rows = [(f"**{fact}**", str(getattr(card, fact))) for fact in facts]
+    if dataset.layout is not None:
+        rows += [("**files**", ", ".join(dataset.layout.files)), ("**get them**", dataset.layout.obtain)]
     return [
         f"## {name}",
         card.summary,
-        _table(("", ""), [(f"**{fact}**", str(getattr(card, fact))) for fact in facts]),
+        _table(("", ""), rows),
         _table(("option", "default"), options),
     ]
 

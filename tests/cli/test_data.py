@@ -1,13 +1,65 @@
-"""``spurless data check``: counts of every group, the card, and whether every example can be read."""
+"""``spurless data``: prepare and check say what was found, whether it is whole, and leave with 2 where it is not."""
 
 from __future__ import annotations
 
+import csv as csv_module
 import json
+import tarfile
 from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+from PIL import Image
+
+from spurless.data import DATASETS, waterbirds
+
 Cli = Callable[..., Any]
+Refused = Callable[..., None]
+BIRDS = "waterbird_complete95_forest2water2"
+
+
+@pytest.fixture
+def birds(here: Path) -> Path:
+    """A data folder with a tiny Waterbirds in the official layout: two of every group in every split."""
+    folder, rows = here / "sets" / BIRDS, []
+    for number in range(24):
+        name = f"{number:03}.Species/Bird_{number:04}.jpg"
+        (folder / name).parent.mkdir(parents=True)
+        Image.fromarray(np.full((12, 16, 3), 10 * number, dtype=np.uint8)).save(folder / name)
+        rows.append((number, name, number % 2, number // 4 % 3, number // 2 % 2))
+    with (folder / "metadata.csv").open("w", newline="") as file:
+        csv_module.writer(file).writerows([("img_id", "img_filename", "y", "split", "place"), *rows])
+    return here / "sets"
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tiny copy be the published one."""
+    monkeypatch.setattr(waterbirds, "PUBLISHED", dict.fromkeys(("train", "val", "test"), (2, 2, 2, 2)))
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("command", ["prepare", "check", "describe", "show", "pack"])
+def test_help_teaches_with_examples_on_80_columns(cli: Cli, command: str) -> None:
+    said = cli("data", command, "--help")
+    assert (said.status, said.err) == (0, "")
+    assert f"  spurless data {command}" in said.out.split("Examples:", 1)[1]
+    assert max(map(len, said.out.splitlines())) <= 80
+    paragraphs = said.out.split("Examples:")[0].split("\n")[5:]
+    assert not [line for line in paragraphs if 0 < len(line.split()) < 3 and not line.strip().endswith(".")]
+
+
+def test_data_alone_prints_its_help(cli: Cli) -> None:
+    said = cli("data")
+    assert said.status == 0
+    assert all(f"│ {word} " in said.out for word in ("prepare", "check", "describe", "show", "pack"))
 
 
 def test_check_prints_the_card_and_the_counts(cli: Cli) -> None:
@@ -17,19 +69,22 @@ def test_check_prints_the_card_and_the_counts(cli: Cli) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("summary    Two Gaussian features")
     assert any(line.startswith("options    core=1.0, spurious=2.0") for line in lines)
+    assert "files      none needed" in lines
     assert "planted: whole" in said.out
     right = next(line.split() for line in lines if line.startswith("minus, right"))
     assert right[2] == "0"  # they always agree
-    assert "the attribute removes 100 % of the mistakes" in " ".join(said.out.split())
+    assert "the attribute removes 100 % of the mistakes" in flat(said.out)
 
 
 def test_check_as_json_is_one_line(cli: Cli, csv: Cli) -> None:
-    said = cli("data", "check", csv(), "--label", "y", "--attribute", "place", "--split", "split", "--json")
+    path = csv()
+    said = cli("data", "check", path, "--label", "y", "--attribute", "place", "--split", "split", "--json")
     told = json.loads(said.out)
     assert said.out.count("\n") == 1
     assert told["groups"] == ["cat, in", "cat, out", "dog, in", "dog, out"]
     assert {name: sum(counts) for name, counts in told["counts"].items()} == {"train": 36, "val": 12, "test": 12}
     assert told["goodman_kruskal"] is not None
+    assert (told["whole"], told["missing"], told["files"]) == (True, [], {"found": [], "place": str(path)})
 
 
 def test_check_of_data_without_attributes_says_nothing_of_a_shortcut(cli: Cli, folder: Path) -> None:
@@ -39,7 +94,149 @@ def test_check_of_data_without_attributes_says_nothing_of_a_shortcut(cli: Cli, f
     assert json.loads(cli("data", "check", folder, "--json").out)["goodman_kruskal"] is None
 
 
-def test_data_alone_prints_its_help(cli: Cli) -> None:
-    said = cli("data")
-    assert said.status == 0
-    assert "check" in said.out
+def test_check_of_a_part_says_not_whole_and_why(cli: Cli, birds: Path) -> None:
+    said = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
+    assert said.status == 2
+    assert "waterbirds: not whole" in said.out
+    assert said.out.count("landbird, land ") == 1
+    assert f"files metadata.csv, <species>/<image>.jpg in {birds / BIRDS} " in flat(said.out)
+    (line,) = said.err.splitlines()
+    assert line.startswith("spurless: This is not the whole waterbirds as published: train has 2/2/2/2 and not 3,498")
+    told = json.loads(cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8", "--json").out)
+    assert not told["whole"]
+    assert told["missing"] == [line.removeprefix("spurless: ")]
+
+
+@pytest.mark.usefixtures("whole")
+def test_check_of_all_of_it_says_whole(cli: Cli, birds: Path) -> None:
+    said = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
+    assert (said.status, said.err) == (0, "")
+    assert "waterbirds: whole" in said.out
+
+
+def test_check_passes_other_warnings_on(cli: Cli, birds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import warnings
+
+    from spurless.core.errors import SpurlessWarning
+
+    def make(config: Any) -> Any:
+        warnings.warn("A trap.", SpurlessWarning, stacklevel=2)
+        return waterbirds.waterbirds(config)
+
+    monkeypatch.setitem(DATASETS, "waterbirds", replace(DATASETS["waterbirds"], make=make))
+    said = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
+    assert said.err.splitlines()[0] == "spurless: warning: A trap."
+    assert len(said.err.splitlines()) == 2
+
+
+@pytest.mark.usefixtures("whole")
+def test_check_says_what_the_data_have_to_be_said_of_them(
+    cli: Cli, birds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(config: Any) -> Any:
+        return replace(waterbirds.waterbirds(config), notes=("A lossy copy.",))
+
+    monkeypatch.setitem(DATASETS, "waterbirds", replace(DATASETS["waterbirds"], make=make))
+    words = ("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
+    assert "note       A lossy copy." in cli(*words).out
+    assert json.loads(cli(*words, "--json").out)["notes"] == ["A lossy copy."]
+
+
+def test_check_names_an_image_that_cannot_be_read(refused: Refused, birds: Path) -> None:
+    bad = birds / BIRDS / "005.Species" / "Bird_0005.jpg"
+    bad.write_bytes(bad.read_bytes()[:-40])
+    refused(r"Bird_0005\.jpg: the image cannot be read", "data", "check", "waterbirds", "--root", birds)
+
+
+def test_check_reads_every_example_of_a_streamed_source(
+    refused: Refused, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spurless.data import images
+
+    monkeypatch.setattr(images, "resident_or_streamed", lambda source, **_: source)
+    for place in ("dark/0.png", "light/14.png", "light/7.png"):
+        good = (folder / place).read_bytes()
+        (folder / place).write_bytes(b"no picture")
+        refused(rf"{place}: the image cannot be read", "data", "check", folder)
+        (folder / place).write_bytes(good)
+
+
+def test_root_of_a_set_without_files_is_refused(refused: Refused) -> None:
+    refused(
+        r"dataset 'planted' needs no files \(got --root sets\)\. Leave", "data", "check", "planted", "--root", "sets"
+    )
+    refused(r"dataset 'planted' needs no files", "data", "prepare", "planted", "--root", "sets")
+
+
+@pytest.mark.usefixtures("whole")
+def test_prepare_finds_loads_and_counts(cli: Cli, birds: Path) -> None:
+    said = cli("data", "prepare", "waterbirds", "--root", birds, "-D", "size=8")
+    assert (said.status, said.err) == (0, "")
+    assert "waterbirds: whole" in said.out
+    assert "unpacked" not in said.out
+    assert f"in {birds / BIRDS}" in flat(said.out)
+
+
+@pytest.mark.usefixtures("whole")
+def test_prepare_unpacks_an_archive_and_compares_checksums(cli: Cli, birds: Path, here: Path) -> None:
+    fresh = here / "fresh"
+    fresh.mkdir()
+    archive = fresh / f"{BIRDS}.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(birds / BIRDS, BIRDS)
+    table = f"{BIRDS}/metadata.csv"
+    right = sha256((birds / table).read_bytes()).hexdigest()
+    (fresh / "SHA256SUMS").write_text(f"{right}  {table}\n{right}  {BIRDS}/extra.npz\n{right}  celeba.npz\n")
+    said = cli("data", "prepare", "waterbirds", "--root", fresh, "-D", "size=8")
+    assert (said.status, said.err) == (0, "")
+    assert f"unpacked {archive}" in flat(said.out)
+    assert "checksums 1 files are as SHA256SUMS lists them; 1 of the list are not here" in flat(said.out)
+    assert "waterbirds: whole" in said.out
+    (fresh / table).write_bytes((fresh / table).read_bytes() + b"\n")
+    again = cli("data", "prepare", "waterbirds", "--root", fresh, "-D", "size=8")
+    assert (again.status, again.out) == (2, "")
+    assert "metadata.csv: the file is not the one that SHA256SUMS lists" in again.err
+
+
+def test_prepare_says_where_to_get_what_is_missing(refused: Refused, here: Path) -> None:
+    (here / "empty").mkdir()
+    for words in ((), ("--download",)):
+        match = r"empty: the files of waterbirds are not there \(expected metadata\.csv, <species>.*group_DRO on GitHub"
+        refused(match, "data", "prepare", "waterbirds", "--root", here / "empty", *words)
+    assert list((here / "empty").iterdir()) == []
+    refused(r"^spurless: data: the files of waterbirds .*got no such folder", "data", "prepare", "waterbirds")
+
+
+@pytest.mark.usefixtures("whole")
+def test_prepare_downloads_only_when_it_is_told_to(
+    cli: Cli, refused: Refused, birds: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = DATASETS["waterbirds"]
+    assert row.layout is not None
+
+    def fetch(folder: Path) -> None:
+        (birds / BIRDS).rename(folder / BIRDS)
+
+    layout = replace(row.layout, download=fetch)
+    monkeypatch.setitem(DATASETS, "waterbirds", replace(row, layout=layout))
+    words = ("data", "prepare", "waterbirds", "--root", here / "new", "-D", "size=8")
+    refused(r"Download them: spurless data prepare waterbirds --download", *words)
+    said = cli(*words, "--download")
+    assert (said.status, said.err) == (0, "")
+    assert f"downloaded {here / 'new' / BIRDS}" in flat(said.out)
+    assert "waterbirds: whole" in said.out
+
+
+def test_prepare_of_an_embedded_set_says_that_nothing_needs_it(cli: Cli) -> None:
+    said = cli("data", "prepare", "planted", "-D", "n_train=100")
+    assert (said.status, said.err) == (0, "")
+    assert "planted needs no files, so nothing needs preparing" in said.out
+    assert "planted: whole" in said.out
+
+
+def test_prepare_refuses_what_it_cannot_prepare(refused: Refused, folder: Path) -> None:
+    refused(r"No dataset is called 'waterbird'\. Did you mean 'waterbirds'", "data", "prepare", "waterbird")
+    refused(r"own data need no preparing .*spurless data check", "data", "prepare", folder)
+    refused(
+        r"dataset 'waterbirds' has no option 'sise'\. Did you mean", "data", "prepare", "waterbirds", "-D", "sise=8"
+    )

@@ -47,6 +47,20 @@ def test_methods_say_what_they_use(cli: Cli) -> None:
     assert rows["jtt"]["presets"].startswith("digits, ")
 
 
+def test_datasets_say_what_they_need_and_json_where_to_get_it(cli: Cli) -> None:
+    rows = {row["dataset"]: row for row in json.loads(cli("ls", "datasets", "--json").out)}
+    assert (rows["planted"]["needs"], rows["planted"]["files"], rows["planted"]["obtain"]) == ("nothing", [], "")
+    birds = rows["waterbirds"]
+    assert birds["needs"] == "files"
+    assert birds["files"] == ["metadata.csv", "<species>/<image>.jpg"]
+    assert "waterbird_complete95_forest2water2" in birds["folders"]
+    assert "group_DRO" in birds["obtain"]
+    assert birds["download"] is False
+    assert birds["licence"].startswith("research use only")
+    line = next(line for line in cli("ls", "datasets").out.splitlines() if line.startswith("waterbirds "))
+    assert line.split()[1] == "files"
+
+
 def test_options_come_with_their_values() -> None:
     from spurless.data.planted import PlantedConfig
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from spurless.cli.sources import Columns, build_model, open_data
-from spurless.core.errors import BadInput
+from spurless.cli.sources import (
+    Columns,
+    build_model,
+    files_read,
+    named_options,
+    noting_what_is_missing,
+    open_data,
+)
+from spurless.core.errors import BadInput, Incomplete, SpurlessWarning
 from spurless.data.grouped import Splits
 
 Write = Callable[..., Path]
@@ -60,3 +70,123 @@ def test_model_is_built_for_the_data(csv: Write) -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     with pytest.raises(BadInput, match="mlp has no option 'data'"):
         build_model("mlp", splits, 3, {"data": "x"})
+
+
+def test_root_of_a_named_set_is_its_option(here: Path) -> None:
+    assert named_options("waterbirds", {"size": "8"}, Columns(root=here)) == {"size": "8", "root": str(here)}
+    assert named_options("waterbirds", {"root": "a"}, Columns(root=here))["root"] == str(here)
+    assert named_options("waterbirds", {"root": "a"}, Columns()) == {"root": "a"}
+    with pytest.raises(BadInput, match=r"dataset 'planted' needs no files \(got --root sets\)"):
+        open_data("planted", {}, Columns(root=Path("sets")), 0)
+    with pytest.raises(BadInput, match=r"are for CSV files \(got --data waterbirds\)"):
+        open_data("waterbirds", {}, Columns(label="y", root=here), 0)
+
+
+def test_pack_is_opened_with_its_own_columns(folder: Path) -> None:
+    from spurless.data.pack import pack_folder
+
+    pack_folder(folder, folder.parent / "p.npz")
+    splits = open_data(str(folder.parent / "p.npz"), {"size": "5"}, Columns(attribute="split"), 0)
+    assert shape(splits) == (3, 5, 5)
+    assert splits.groups.labels == ("dark", "light")
+    assert len(splits.groups.attributes) == 3
+    with pytest.raises(BadInput, match=r"are for CSV files"):
+        open_data(str(folder.parent / "p.npz"), {}, Columns(features="x"), 0)
+
+
+def test_lazy_leaves_own_images_where_they_are(folder: Path) -> None:
+    (folder / "light" / "7.png").write_bytes(b"no picture")
+    splits = open_data(str(folder), {}, Columns(), 0, lazy=True)
+    assert splits.train.streamed
+    assert sum(map(len, (splits.train, splits.val, splits.test))) == 30
+    with pytest.raises(BadInput, match=r"7\.png: the image cannot be read"):
+        open_data(str(folder), {}, Columns(), 0)
+
+
+def test_lazy_keeps_no_decoded_images_of_a_named_set_unless_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spurless.data import DATASETS
+
+    @dataclass(frozen=True)
+    class Config:
+        cache: bool | None = None
+        seed: int = 0
+
+    made: list[Config] = []
+    row = DATASETS["planted"]
+
+    def make(config: Config) -> Splits:
+        made.append(config)
+        splits: Splits = row.make(row.config(n_train=20))
+        return splits
+
+    monkeypatch.setitem(DATASETS, "planted", replace(row, config=Config, make=make))
+    for options, lazy in (({}, False), ({}, True), ({"cache": "yes"}, True)):
+        open_data("planted", options, Columns(), 0, lazy=lazy)
+    assert [config.cache for config in made] == [None, False, True]
+
+
+def test_loading_is_told_to_the_bar_unless_it_shall_be_quiet(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextlib import contextmanager
+
+    from spurless.cli import sources
+    from spurless.core.progress import teller
+    from spurless.data import DATASETS
+
+    heard: list[tuple[object, ...]] = []
+    asked: list[bool] = []
+
+    @contextmanager
+    def bar(quiet: bool) -> Iterator[Any]:
+        asked.append(quiet)
+        yield None if quiet else lambda *told: heard.append(told)
+
+    row = DATASETS["planted"]
+    monkeypatch.setattr(sources, "progress_bar", bar)
+    monkeypatch.setitem(
+        DATASETS, "planted", replace(row, make=lambda config: teller("decode", 2, patience=0)(2) or row.make(config))
+    )
+    for quiet, rank in ((False, "0"), (True, "0"), (False, "1")):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        open_data("planted", {"n_train": 20}, Columns(), 0, quiet)
+    assert asked == [False, True, True]
+    assert heard == [("decode", 2, 2, "")]
+    assert here.is_dir()
+
+
+def test_what_is_missing_is_noted_and_other_warnings_go_on() -> None:
+    passed: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: passed.append(str(message))
+        with noting_what_is_missing() as missing:
+            warnings.warn("Half of it.", Incomplete, stacklevel=1)
+            warnings.warn("A trap.", SpurlessWarning, stacklevel=1)
+    assert (missing, passed) == (["Half of it."], ["A trap."])
+
+
+def test_files_are_said_for_own_named_and_embedded_data(folder: Path) -> None:
+    own = open_data(str(folder), {}, Columns(), 0)
+    birds = replace(own, options={"root": str(folder)})
+    assert files_read(str(folder), own) == {"found": [], "place": str(folder)}
+    assert files_read("planted", own) == {"found": [], "place": None}
+    assert files_read("waterbirds", birds) == {"found": [], "place": str(folder)}
+    (folder / "waterbirds").mkdir()
+    (folder / "waterbirds" / "metadata.csv").write_text("")
+    assert files_read("waterbirds", birds) == {"found": ["metadata.csv"], "place": str(folder / "waterbirds")}
+
+
+@pytest.mark.parametrize(("words", "quiet"), [((), False), (("--quiet",), True), (("--json",), True)])
+def test_fit_draws_no_bar_where_none_is_wanted(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], quiet: bool
+) -> None:
+    from importlib import import_module
+
+    asked: list[bool] = []
+
+    def stop(source: str, options: Any, columns: Columns, seed: int, quiet: bool = False) -> Splits:
+        asked.append(quiet)
+        raise BadInput("stop", got=(source, options, columns, seed))
+
+    monkeypatch.setattr(import_module("spurless.cli.fit"), "open_data", stop)
+    assert cli("fit", "erm", *words).status == 2
+    assert asked == [quiet]

@@ -1,5 +1,6 @@
-"""What every embedded dataset promises, checked for every row of the table."""
+"""What every dataset promises, checked for every row of the table; those without files are made."""
 
+import os
 import subprocess
 import sys
 from dataclasses import asdict, fields
@@ -18,6 +19,8 @@ from spurless.data import DATASETS, Dataset, Splits, check_splits, dataset_named
 SMALL: dict[str, dict[str, Any]] = {"moon-star": {"per_class": 30, "val_per_class": 10, "test_per_class": 10}}
 
 every_dataset = pytest.mark.parametrize("name", list(DATASETS))
+every_twin = pytest.mark.parametrize("name", [name for name, row in DATASETS.items() if row.layout is None])
+every_one_on_disk = pytest.mark.parametrize("name", [name for name, row in DATASETS.items() if row.layout is not None])
 
 
 def small(name: str, **options: Any) -> Splits:
@@ -31,7 +34,7 @@ def test_every_field_of_the_card_is_filled(name: str) -> None:
     assert all(getattr(card, field.name).strip() for field in fields(card))
 
 
-@every_dataset
+@every_twin
 def test_the_splits_can_be_trained_on_and_share_their_groups(name: str) -> None:
     data = check_splits(small(name))
     assert data.train.groups == data.val.groups == data.test.groups == data.groups
@@ -39,20 +42,20 @@ def test_the_splits_can_be_trained_on_and_share_their_groups(name: str) -> None:
     assert (data.train.class_counts > 0).all()
 
 
-@every_dataset
+@every_twin
 def test_the_splits_carry_their_name_and_options(name: str) -> None:
     data, config = small(name, seed=3), DATASETS[name].config(**SMALL.get(name, {}), seed=3)
     assert data.name == name
     assert data.options == asdict(config)
 
 
-@every_dataset
+@every_twin
 def test_the_default_config_is_the_default_of_the_function(name: str) -> None:
     make: Any = DATASETS[name].make
     assert make().options == asdict(DATASETS[name].config())
 
 
-@every_dataset
+@every_twin
 def test_same_seed_same_bytes_other_seed_other_bytes(name: str) -> None:
     first, again, other = small(name, seed=0), small(name, seed=0), small(name, seed=1)
     assert first.fingerprint() == again.fingerprint()
@@ -60,7 +63,7 @@ def test_same_seed_same_bytes_other_seed_other_bytes(name: str) -> None:
         assert getattr(first, split).fingerprint() != getattr(other, split).fingerprint()
 
 
-@every_dataset
+@every_twin
 def test_the_global_generators_are_not_moved(name: str) -> None:
     before, before_numpy = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002 - it is the global state that is watched
     small(name)
@@ -72,6 +75,43 @@ def test_the_global_generators_are_not_moved(name: str) -> None:
 def test_an_unknown_option_is_refused_by_name(name: str) -> None:
     with pytest.raises(BadInput, match=f"dataset '{name}' has no option 'sead'.*Did you mean 'seed'"):
         load(name, sead=1)
+
+
+@every_one_on_disk
+def test_files_that_are_not_there_are_named_with_where_to_get_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)  # some come as a package, which may be installed
+    layout = DATASETS[name].layout
+    assert layout is not None
+    assert layout.files
+    with pytest.raises(BadInput, match=r"root= \(on the command line --root\), or \$SPURLESS_DATA") as caught:
+        load(name, root=str(tmp_path))
+    assert str(tmp_path) in str(caught.value)
+    assert layout.obtain.partition(". ")[0] in str(caught.value)
+    with pytest.raises(BadInput, match="is not there"):
+        load(name, root=str(tmp_path / "nowhere"))
+
+
+@every_one_on_disk
+def test_the_first_option_is_the_folder_and_the_last_the_seed(name: str) -> None:
+    options = [field.name for field in fields(DATASETS[name].config)]
+    assert (options[0], options[-1]) == ("root", "seed")
+
+
+@pytest.mark.data
+@every_one_on_disk
+def test_a_set_that_is_here_is_whole_and_the_same_each_time(name: str) -> None:
+    folder = os.environ.get("SPURLESS_DATA")
+    if folder is None:
+        pytest.skip("SPURLESS_DATA is not set")
+    try:
+        data = load(name, root=folder)
+    except BadInput as error:
+        pytest.skip(str(error))
+    assert data.options["root"] == folder
+    assert data.train.groups == data.val.groups == data.test.groups
+    assert data.fingerprint() == load(name, root=folder).fingerprint()
 
 
 def test_options_are_converted_from_words() -> None:

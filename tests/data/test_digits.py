@@ -6,14 +6,18 @@ import torch
 from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
 from spurless.data.digits import (
+    AT_ONCE,
     PALETTE,
     SEVERITY_STD,
     Corner,
     assign,
+    assign_total,
     colour,
     load_digits_28,
     pair,
+    partners,
     patch,
+    raw_digits,
     split_digits,
 )
 
@@ -112,6 +116,51 @@ def test_chance_decides_who_conflicts() -> None:
 def test_a_label_without_an_attribute_is_refused(y: list[int], n: int) -> None:
     with pytest.raises(BadInput, match=f"every label needs an attribute of its own, and another .got {n} attributes"):
         assign(torch.tensor(y), n, 0.5, generator())
+
+
+def test_a_total_is_shared_out_by_largest_remainder() -> None:
+    y = torch.tensor([0] * 30 + [1] * 50 + [2] * 20)
+    a = assign_total(y, 3, 7, generator())  # 2.1, 3.5 and 1.4: the one left over goes to the second
+    assert [int((a[y == label] != label).sum()) for label in range(3)] == [2, 4, 1]
+    assert torch.equal(assign_total(y, 3, 0, generator()), y)
+    assert (assign_total(y, 3, 100, generator()) != y).all()
+
+
+def test_a_total_is_spread_over_the_other_attributes_as_a_share_is() -> None:
+    y = torch.zeros(100, dtype=torch.long)
+    assert torch.equal(assign_total(y, 10, 20, generator()), assign(y, 10, 0.2, generator()))
+
+
+@pytest.mark.parametrize("total", [-1, 5])
+def test_a_total_that_cannot_be_is_refused(total: int) -> None:
+    with pytest.raises(BadInput, match=rf"not as many examples to conflict \(expected 0 to 4, got {total}\)"):
+        assign_total(torch.tensor([0, 0, 1, 1]), 2, total, generator())
+
+
+def test_partners_have_the_label_that_is_wanted_and_are_used_equally_often() -> None:
+    y = torch.tensor([0, 1, 0, 1, 0])
+    a = torch.tensor([1] * 5 + [0] * 7)
+    chosen = partners(y, a, generator())
+    assert torch.equal(y[chosen], a)
+    used = torch.bincount(chosen, minlength=5)
+    assert sorted(used[y == 1].tolist()) == [2, 3]
+    assert sorted(used[y == 0].tolist()) == [2, 2, 3]
+    with pytest.raises(BadInput, match="no example has the label 2"):
+        partners(y, torch.tensor([2]), generator())
+
+
+def test_the_raw_digits_are_the_loaded_ones_with_their_splits() -> None:
+    raw, (images, y) = raw_digits(16, Seeds(3)), load_digits_28(16)
+    assert torch.equal(raw.x, images)
+    for part, expected in zip(raw.parts.values(), split_digits(y, Seeds(3)), strict=True):
+        assert torch.equal(part, expected)
+
+
+def test_colouring_many_is_colouring_each() -> None:
+    n = AT_ONCE + 3
+    images, a = torch.full((n, 1, 1), 200, dtype=torch.uint8), torch.arange(n) % 10
+    shade = (PALETTE[a] + 0.05 * torch.randn(n, 3, generator=generator())).clamp(0, 1)
+    assert torch.equal(colour(images, a, PALETTE, 0.05, generator())[:, :, 0, 0], (200 * shade).round().byte())
 
 
 def test_colour_multiplies_the_grey_digit_by_hand() -> None:

@@ -135,6 +135,28 @@ def test_streamed_and_resident_give_the_same_batches(workers: int, tmp_path: Pat
         assert torch.equal(one.index, other.index)
 
 
+def test_with_the_cache_it_is_the_same_data_and_the_same_run(tmp_path: Path) -> None:
+    fill(tmp_path, {"a/x": 12, "a/y": 3, "b/x": 9, "b/y": 4})
+    without, kept = from_folder(tmp_path, cache=False), from_folder(tmp_path, cache=True)
+    assert kept.fingerprint() == without.fingerprint()
+    assert kept.options == without.options
+    streamed = from_folder(tmp_path, cache=True, stream=True)
+    for held, mapped in zip(every(without), every(streamed), strict=True):
+        assert isinstance(held.x, Tensor)
+        assert (held.streamed, mapped.streamed) == (False, True)
+        assert torch.equal(torch.stack([mapped.x[i] for i in range(len(mapped))]), held.x)  # type: ignore[index]
+        assert torch.equal(mapped.example(3), held.example(3))  # type: ignore[arg-type]
+    loaders = [Loader(data.train, shuffled(len(data.train), Seeds(0)), 4) for data in (without, streamed)]
+    for one, other in zip(loaders[0].batches(), loaders[1].batches(), strict=True):
+        assert torch.equal(one.x, other.x)  # type: ignore[arg-type]
+    # by content: another place is the same data, another image is not
+    (tmp_path / "a").rename(tmp_path / "A")
+    (tmp_path / "A").rename(tmp_path / "a")
+    assert from_folder(tmp_path, cache=True, stream=True).fingerprint() == streamed.fingerprint()
+    save(tmp_path / "a" / "x" / "0.png", 200)
+    assert from_folder(tmp_path, cache=True, stream=True).fingerprint() != streamed.fingerprint()
+
+
 def test_size_transform_and_augment_reach_the_batches(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 3, "b": 3})
     data = from_folder(tmp_path, size=2, transform=lambda x: x + 1, augment=lambda x: x * 2)

@@ -166,3 +166,9 @@ def test_domains_follow_their_examples_and_count_in_the_fingerprint() -> None:
     assert picked.given.a.tolist() == [0, 1]
     assert split.fingerprint() != replace(split, domain=None).fingerprint()
     assert split.fingerprint() != replace(split, domain=torch.tensor([0, 1, 1, 0])).fingerprint()
+
+
+def test_a_mask_chooses_as_its_indices_do() -> None:
+    whole, mask = split(), torch.tensor([True, False, False, True])
+    assert torch.equal(whole.select(mask).x, whole.select(torch.tensor([0, 3])).x)  # type: ignore[arg-type]
+    assert whole.select(mask).y.tolist() == [0, 1]

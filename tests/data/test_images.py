@@ -9,8 +9,19 @@ from PIL import Image
 from torch import Tensor
 
 from spurless.core.errors import BadInput
+from spurless.data import images
+from spurless.data.cache import Mapped
 from spurless.data.grouped import Source
-from spurless.data.images import ImageFiles, channels_first, decode_all, pixels, read, resident_or_streamed
+from spurless.data.images import (
+    Encoded,
+    ImageFiles,
+    channels_first,
+    decode_all,
+    decode_image,
+    pixels,
+    read,
+    resident_or_streamed,
+)
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -45,6 +56,20 @@ def test_a_sideways_photo_is_turned_upright(tmp_path: Path) -> None:
     Image.fromarray(array).save(tmp_path / "p.png", exif=exif)
     upright = np.rot90(array, k=-1).copy()
     assert torch.equal(ImageFiles([tmp_path / "p.png"])[0], torch.from_numpy(upright).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_the_one_pillow_makes(orientation: int, suffix: str, tmp_path: Path) -> None:
+    from PIL import ImageOps
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"p.{suffix}"
+    Image.fromarray(noise(24, 40)).save(path, exif=exif)
+    with Image.open(path) as image:
+        upright = np.array(ImageOps.exif_transpose(image))
+    assert torch.equal(ImageFiles([path])[0], torch.from_numpy(upright).permute(2, 0, 1))
 
 
 def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path: Path) -> None:
@@ -104,6 +129,27 @@ def test_a_missing_image_and_a_float_image_are_named(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "f.tiff")
     with pytest.raises(BadInput, match=r"f.tiff: the image has floating-point pixels"):
         ImageFiles([tmp_path / "f.tiff"])[0]
+
+
+def test_bytes_are_read_like_the_file_they_come_from(tmp_path: Path) -> None:
+    save(tmp_path / "x.jpg", 20, 30)
+    files = ImageFiles([tmp_path / "x.jpg"], size=8, channels=1)
+    assert files.encoded(0) == (tmp_path / "x.jpg").read_bytes()
+    assert torch.equal(decode_image(files.encoded(0), "x", channels=1, size=8), files[0])
+    for broken, why in ((b"hello", "it is in no format that is known"), (files.encoded(0)[:300], "Truncated")):
+        with pytest.raises(
+            BadInput, match=rf"^pack.npz, image 3: the image cannot be read: {why}.*\. Repair the file or remove it\.$"
+        ):
+            decode_image(broken, "pack.npz, image 3")
+
+
+def test_a_missing_file_is_named_by_whatever_asks_for_it(tmp_path: Path) -> None:
+    files = ImageFiles([tmp_path / "no.png"])
+    for ask in (files.stamp, files.fingerprint, lambda: files.encoded(0)):
+        with pytest.raises(BadInput, match=r"no.png: no such image file\.$"):
+            ask()
+    with pytest.raises(BadInput, match=r"the image cannot be read: .*Is a directory"):
+        ImageFiles([tmp_path]).encoded(0)
 
 
 def test_impossible_options_are_refused(tmp_path: Path) -> None:
@@ -171,6 +217,47 @@ def test_the_limit_decides_what_stays_on_disk(tmp_path: Path) -> None:
     assert isinstance(read(files, stream=None), Tensor)
 
 
+def test_the_cache_is_for_many_images_or_for_those_who_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / f"{i}.png" for i in range(5)]
+    expected = torch.stack([save(path, 4, 5, seed=i) for i, path in enumerate(paths)])
+    files = ImageFiles(paths)
+    assert isinstance(files, Encoded)
+
+    def kept(n: int, stream: bool | None, cache: bool | None) -> str:
+        x = read(ImageFiles(paths[:n]), stream, cache=cache)
+        held = x if isinstance(x, Tensor) else torch.stack([x[i] for i in range(len(x))])
+        assert torch.equal(held, expected[:n])
+        return type(x).__name__
+
+    monkeypatch.setattr(images, "MANY", 5)
+    assert [kept(5, True, cache) for cache in (None, True, False)] == ["Mapped", "Mapped", "ImageFiles"]
+    assert [kept(4, True, cache) for cache in (None, True, False)] == ["ImageFiles", "Mapped", "ImageFiles"]
+    assert [kept(5, stream, True) for stream in (None, False)] == ["Tensor", "Tensor"]
+    monkeypatch.setattr(images, "LIMIT", 5 * 60)  # 5 images of 3 * 4 * 5 bytes
+    assert kept(5, None, True) == "Tensor"
+    monkeypatch.setattr(images, "LIMIT", 5 * 60 - 1)
+    assert [kept(5, stream, True) for stream in (None, False, True)] == ["Mapped", "Tensor", "Mapped"]
+    assert [kept(4, stream, True) for stream in (None, False, True)] == ["Tensor", "Tensor", "Mapped"]
+
+
+def test_reading_through_the_cache_reads_the_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "a.png", 4, 5)
+    files = ImageFiles([tmp_path / "a.png"] * 3)
+    first = read(files, stream=None, cache=True)
+    monkeypatch.setattr(ImageFiles, "__getitem__", lambda *_: pytest.fail("decoded again"))
+    second = read(files, stream=None, cache=True)
+    assert isinstance(first, Tensor)
+    assert isinstance(second, Tensor)
+    assert torch.equal(first, second)
+    assert isinstance(read(files, stream=True, cache=True), Mapped)
+
+
+def test_a_source_that_is_not_of_stored_images_passes_the_cache_by() -> None:
+    source = Growing()
+    assert not isinstance(source, Encoded)
+    assert read(source, stream=True, cache=True) is source
+
+
 def test_batches_are_brought_to_channels_first() -> None:
     grey = torch.zeros(5, 8, 9, dtype=torch.uint8)
     assert channels_first(grey).shape == (5, 1, 8, 9)
@@ -181,16 +268,23 @@ def test_batches_are_brought_to_channels_first() -> None:
         assert channels_first(x) is x
 
 
-def test_a_picture_in_memory_is_read_like_a_file() -> None:
+def test_a_picture_in_memory_is_read_like_a_file_and_left_as_it_is() -> None:
     array = noise(3, 4)
-    assert torch.equal(pixels(Image.fromarray(array)), torch.from_numpy(array).permute(2, 0, 1))
+    image = Image.fromarray(array)
+    taken = pixels(image)
+    assert torch.equal(taken, torch.from_numpy(array).permute(2, 0, 1))
+    taken.zero_()
+    assert np.array_equal(np.array(image), array)
+    grey = Image.fromarray(array[..., 0])
+    pixels(grey, channels=1).zero_()
+    assert np.array_equal(np.array(grey), array[..., 0])
 
 
 def test_importing_the_loaders_imports_no_image_library() -> None:
     import subprocess
     import sys
 
-    modules = ["folder", "images", "npz", "splitting", "table", "tensors", "torch_dataset", "huggingface"]
+    modules = ["cache", "folder", "images", "npz", "splitting", "table", "tensors", "torch_dataset", "huggingface"]
     code = "".join(f"import spurless.data.{module}\n" for module in modules)
     code += "import sys\nprint([m for m in ('PIL', 'pandas', 'datasets', 'torchvision') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

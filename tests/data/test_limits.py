@@ -6,7 +6,7 @@ import pytest
 
 from spurless.core.errors import BadInput
 from spurless.data import DATASETS
-from spurless.data.limits import check_least, check_shares
+from spurless.data.limits import check_choice, check_least, check_shares
 
 CARD = DATASETS["planted"].card
 
@@ -15,12 +15,14 @@ CARD = DATASETS["planted"].card
 class Config:
     share: float | None = 0.5
     n: int = 3
+    form: str = "round"
 
 
 def test_what_is_in_range_passes() -> None:
     check_shares(CARD, Config(), "share")
     check_shares(CARD, Config(share=None), "share")
     check_least(CARD, Config(), n=3)
+    check_choice(CARD, Config(), "form", ("flat", "round"))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
@@ -32,3 +34,8 @@ def test_what_is_no_share_is_refused_by_name(share: float) -> None:
 def test_what_is_too_small_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match=r"planted: option 'n' must be at least 4 \(got 3\)"):
         check_least(CARD, Config(), n=4)
+
+
+def test_what_is_no_choice_is_refused_by_name() -> None:
+    with pytest.raises(BadInput, match=r"planted: option 'form' is unknown \(expected flat, long, got round\)"):
+        check_choice(CARD, Config(), "form", ("flat", "long"))

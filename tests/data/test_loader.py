@@ -1,5 +1,11 @@
 """Loaders: orders by their statistics, resident and streamed alike, shares that make the whole."""
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,8 +13,11 @@ from torch import Tensor
 from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
-from spurless.data.loader import Loader, Order, balanced, in_order, shuffled, subsampled, weighted
+from spurless.data.cache import Mapped
+from spurless.data.grouped import Batch, Grouped, Picked, Source
+from spurless.data.loader import AHEAD, Loader, Order, ahead, balanced, in_order, shuffled, subsampled, weighted
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 N = 23
 X = torch.arange(N * 3, dtype=torch.uint8).view(N, 3)
@@ -37,7 +46,24 @@ class Broken(Rows):
         return X[i]
 
 
-def split(source: Rows | None = None) -> Grouped:
+class Many(Rows):
+    """Whole batches at once, and a note of each and of the thread that read it."""
+
+    def __init__(self, broken: int | None = None) -> None:
+        self.asked: list[tuple[list[int], str]] = []
+        self.broken = broken
+
+    def __getitem__(self, i: int) -> Tensor:
+        raise AssertionError("one example was read alone")
+
+    def batch(self, index: Tensor) -> Tensor:
+        self.asked.append((index.tolist(), threading.current_thread().name))
+        if self.broken in index.tolist():
+            raise BadInput("the image is corrupt", where="five.png")
+        return X[index]
+
+
+def split(source: Source | None = None) -> Grouped:
     return Grouped(X if source is None else source, Y, torch.full((N,), -1), Groups(("a", "b")))
 
 
@@ -55,6 +81,127 @@ def test_resident_and_streamed_batches_are_the_same(workers: int, start: int) ->
             assert torch.equal(one.x, other.x)
             assert torch.equal(one.y, other.y)
             assert torch.equal(one.index, other.index)
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> Mapped:
+    (tmp_path / "x.u8").write_bytes(X.numpy().tobytes())
+    return Mapped(tmp_path / "x.u8", tuple(X.shape), "key")
+
+
+def same(one: Batch, other: Batch) -> bool:
+    assert isinstance(one.x, Tensor)
+    assert isinstance(other.x, Tensor)
+    return torch.equal(one.x, other.x) and all(
+        torch.equal(getattr(one, part), getattr(other, part)) for part in ("y", "a", "index")
+    )
+
+
+def readers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ahead_")]
+
+
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("picked", [0, 1, 2])
+def test_batches_of_a_map_are_those_of_memory_and_of_workers(picked: int, start: int, mapped: Mapped) -> None:
+    splits = [split(), split(mapped), split(Rows())]
+    for k in range(picked):  # a part of a part
+        index = torch.randperm(N, generator=torch.Generator().manual_seed(k))[: N - 4 * (k + 1)] % (N - 4 * k)
+        splits = [part.select(index) for part in splits]
+    order = shuffled(len(splits[0]), Seeds(1))
+    loaders = [Loader(part, order, 5, training=True, workers=2 * (k == 2)) for k, part in enumerate(splits)]
+    for epoch in (0, 1):
+        triples = list(zip(*(loader.batches(epoch, start) for loader in loaders), strict=True))
+        assert len(triples) == loaders[0].steps(epoch) - start
+        assert all(same(held, streamed) and same(held, worked) for held, streamed, worked in triples)
+
+
+@gpu
+@pytest.mark.gpu
+def test_batches_of_a_map_reach_the_device_whole(mapped: Mapped) -> None:
+    device = torch.device("cuda")
+    loaders = [Loader(split(x), shuffled(N, Seeds(1)), 5, device) for x in (None, mapped)]
+    for held, streamed in zip(loaders[0].batches(), loaders[1].batches(), strict=True):
+        assert isinstance(streamed.x, Tensor)
+        assert streamed.x.device.type == "cuda"
+        assert same(held, streamed)
+
+
+def test_a_part_reads_batches_only_where_the_whole_does(mapped: Mapped) -> None:
+    index = torch.tensor([4, 1, 7])
+    assert not hasattr(Picked(Rows(), index), "batch")
+    assert torch.equal(Picked(mapped, index).batch(torch.tensor([2, 2, 0])), X[[7, 7, 4]])
+
+
+def test_one_thread_reads_a_few_batches_ahead_and_no_more() -> None:
+    source = Many()
+    batches = Loader(split(source), in_order(N), 2, workers=5).batches()
+    assert source.asked == []  # nothing before it is asked for
+    for taken in range(1, 4):
+        next(batches)
+        until(lambda: len(source.asked) == taken + AHEAD)  # noqa: B023 - called at once
+    assert len({name for _, name in source.asked}) == 1 == len(readers())
+    assert sum(1 for _ in batches) == 9  # 12 batches, 3 were taken
+    assert [index for index, _ in source.asked] == [list(range(i, min(i + 2, N))) for i in range(0, N, 2)]
+    assert readers() == []
+
+
+def until(condition: object) -> None:
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:  # type: ignore[operator]
+        time.sleep(0.001)
+    time.sleep(0.02)  # time to go too far
+    assert condition()  # type: ignore[operator]
+
+
+def test_an_error_of_the_reading_thread_arrives_as_it_is_and_in_its_turn() -> None:
+    seen: list[Batch] = []
+    with pytest.raises(BadInput, match=r"^five\.png: the image is corrupt\.$"):
+        seen.extend(Loader(split(Many(broken=9)), in_order(N), 4).batches())
+    assert readers() == []
+    taken = Loader(split(Many(broken=9)), in_order(N), 4).batches()
+    assert [len(next(taken)), len(next(taken))] == [4, 4]  # 0 to 7 were read before the broken one
+    with pytest.raises(BadInput, match="five"):
+        next(taken)
+    assert readers() == []
+
+
+def test_leaving_early_ends_the_thread() -> None:
+    source = Many()
+
+    def leave(batches: Iterator[Batch]) -> None:
+        for _ in batches:
+            return
+
+    def fail(batches: Iterator[Batch]) -> None:
+        for batch in batches:
+            raise ZeroDivisionError(len(batch))
+
+    leave(Loader(split(source), in_order(N), 2).batches())
+    assert readers() == []
+    with closing(Loader(split(source), in_order(N), 2).batches()) as batches:  # type: ignore[type-var]
+        next(batches)
+        assert len(readers()) == 1
+    assert readers() == []
+    with pytest.raises(ZeroDivisionError):
+        fail(Loader(split(source), in_order(N), 2).batches())
+    assert readers() == []
+    assert len(source.asked) <= 3 * (AHEAD + 1)
+
+
+def test_working_ahead_keeps_the_order_and_the_bound() -> None:
+    begun: list[int] = []
+
+    def task(i: int) -> int:
+        begun.append(i)
+        time.sleep(0.003 * (i % 3 == 0))
+        return i * i
+
+    results = ahead(task, range(30), threads=3, depth=4)
+    assert [next(results) for _ in range(5)] == [0, 1, 4, 9, 16]
+    until(lambda: sorted(begun) == list(range(9)))  # five were taken and four are ahead
+    assert list(results) == [i * i for i in range(5, 30)]
+    assert list(ahead(task, [], threads=1, depth=1)) == []
 
 
 def test_streaming_leaves_the_global_generator_alone() -> None:

@@ -76,12 +76,36 @@ def test_by_chance_the_minorities_are_of_several_digits() -> None:
     assert len(torch.unique(digit[train.a != train.y])) > 4
 
 
+def test_val_can_be_biased_as_train_is() -> None:
+    val = patched_digits(PatchedDigitsConfig(val_conflicting=0.1)).val
+    small, large = val.class_counts.tolist()
+    assert val.counts.tolist() == [
+        small - round(0.1 * small),
+        round(0.1 * small),
+        round(0.1 * large),
+        large - round(0.1 * large),
+    ]
+
+
+def test_the_two_test_sets_of_the_paper() -> None:
+    _, digit = load_digits_28()
+    digit = digit[split_digits(digit, Seeds(0))[2]]
+    biased = patched_digits(PatchedDigitsConfig(test="conflicting")).test
+    assert torch.equal(is_filled(inputs(biased)[:, :, :4, :4], (255, 0, 0)), digit >= 5)
+    assert (biased.a != biased.y).all()
+    original = patched_digits(PatchedDigitsConfig(test="unmarked")).test
+    assert not is_filled(inputs(original)[:, :, :4, :4], (255, 0, 0)).any()
+    assert (original.a == 1).all()
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         (PatchedDigitsConfig(conflicting=-0.1), "patched-digits: option 'conflicting' must be a share"),
         (PatchedDigitsConfig(squares=3), "option 'squares' is out of range .expected 1 or 2, got 3"),
         (PatchedDigitsConfig(square=15), "option 'square' must fit twice beside each other .expected 1 to 14, got 15"),
+        (PatchedDigitsConfig(val_conflicting=2.0), "option 'val_conflicting' must be a share"),
+        (PatchedDigitsConfig(test="odd"), "option 'test' is unknown .expected even, conflicting, unmarked, got odd"),
         (PatchedDigitsConfig(square=0), "option 'square' must fit twice beside each other"),
     ],
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from spurless.core.errors import BadInput
-from spurless.data.rows import Inside, codes, columns
+from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.data.rows import Inside, check_repeats, codes, columns
 
 
 def test_columns_are_read_whole_by_name(tmp_path: Path) -> None:
@@ -47,6 +47,19 @@ def test_values_are_numbered_by_a_table_and_others_named_with_their_row() -> Non
     assert torch.equal(codes(["sea", "land"], known, Path("b.csv"), "kind"), torch.tensor([1, 0]))
     with pytest.raises(BadInput, match=r"b.csv, row 3: 'air' is not a value of column 'kind' \(expected land, sea\)"):
         codes(["sea", "air"], known, Path("b.csv"), "kind")
+
+
+def test_a_file_that_is_listed_twice_is_refused_where_it_would_tell_two_stories() -> None:
+    a, b = Path("a.jpg"), Path("b.jpg")
+    check_repeats(Path("t.csv"), [a, b], ["cat", "cat"], [0, 2])
+    with pytest.raises(BadInput, match=r"t.csv, rows 2 and 4: the file 'a.jpg' is listed with two labels \(got 'cat'"):
+        check_repeats(Path("t.csv"), [a, b, a], ["cat", "cat", "dog"], [0, 0, 0])
+    with pytest.raises(BadInput, match=r"rows 3 and 4: the file 'b.jpg' is listed twice and is in two splits"):
+        check_repeats(Path("t.csv"), [a, b, b], ["cat", "dog", "dog"], [0, 0, 2])
+    with pytest.raises(BadInput, match=r"the file 'b.jpg' is listed twice and would be in train and in test"):
+        check_repeats(Path("t.csv"), [a, b, b], ["cat", "dog", "dog"], [])
+    with pytest.warns(SpurlessWarning, match=r"t.csv lists 2 files more than once; they count as often"):
+        check_repeats(Path("t.csv"), [a, a, a], ["cat"] * 3, [0] * 3)
 
 
 def test_a_million_rows_take_bounded_memory(tmp_path: Path) -> None:

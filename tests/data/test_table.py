@@ -128,6 +128,17 @@ def test_features_make_a_table_with_a_path_column_one_of_numbers(tmp_path: Path)
     assert from_csv(path, label="y", features=["x"]).train.x.shape[1:] == (1,)  # type: ignore[union-attr]
 
 
+def test_with_the_cache_it_is_the_same_data_and_the_same_run(tmp_path: Path) -> None:
+    path = pictures(tmp_path)
+    without, kept = (from_csv(path, label="y", split="split", cache=cache) for cache in (False, True))
+    assert kept.fingerprint() == without.fingerprint()
+    assert kept.options == without.options
+    streamed = from_csv(path, label="y", split="split", cache=True, stream=True)
+    for held, mapped in zip(every(without), every(streamed), strict=True):
+        assert mapped.streamed
+        assert torch.equal(mapped.example(9), held.example(9))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_streamed_and_resident_give_the_same_batches(workers: int, tmp_path: Path) -> None:
     path = pictures(tmp_path, 30)
@@ -253,3 +264,13 @@ def test_bare_numbers_are_given_the_name_of_their_column(tmp_path: Path) -> None
     assert numbers.groups.names == ("y 0, place 0", "y 0, place 1", "y 1, place 0", "y 1, place 1")
     words = from_csv(tmp_path / "t.csv", label="kind", features=["x"])
     assert words.groups.labels == ("a", "b")
+
+
+def test_a_file_listed_in_train_and_in_test_is_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(tmp_path / "a b é.png")
+    path = write(
+        tmp_path / "t.csv", "file,kind,fold", "a b é.png,big dog,train", "a b é.png,big dog,test",
+        newline="\r\n", encoding="utf-8-sig",
+    )  # fmt: skip
+    with pytest.raises(BadInput, match=r"t.csv, rows 2 and 3: the file 'a b é.png' is listed twice and is in two"):
+        from_csv(path, label="kind", split="fold")

@@ -36,26 +36,32 @@ class Digits:
     groups: Names
 
 
+def shape_for(name: str, channels: int = 3) -> tuple[int, ...]:
+    return (12,) if MODELS[name].text else (channels, 28, 28)
+
+
 @every_model
 def test_same_seed_same_weights_and_the_global_generator_stays(name: str) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = build(name, input_shape=(3, 28, 28), n_classes=3, seed=5)
+    first = build(name, input_shape=shape_for(name), n_classes=3, seed=5)
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(2)
-    second = build(name, input_shape=(3, 28, 28), n_classes=3, seed=5)
-    third = build(name, input_shape=(3, 28, 28), n_classes=3, seed=6)
+    second = build(name, input_shape=shape_for(name), n_classes=3, seed=5)
+    third = build(name, input_shape=shape_for(name), n_classes=3, seed=6)
     assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
     assert not torch.equal(first.head.get_parameter("weight"), third.head.get_parameter("weight"))
 
 
 @every_model
 def test_what_was_built_says_how_to_build_it(name: str) -> None:
-    model = build(name, input_shape=(1, 28, 28), n_classes=3)
+    shape = shape_for(name, channels=1)
+    model = build(name, input_shape=shape, n_classes=3)
     again = build(model.name, **model.options)
     assert (again.name, again.options, again.trained) == (name, model.options, False)
     assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
-    model.verify(torch.randn(2, 1, 28, 28))
+    ids = torch.ones(2, *shape, dtype=torch.long)
+    model.verify({"input_ids": ids, "attention_mask": ids} if MODELS[name].text else torch.randn(2, *shape))
 
 
 def test_data_gives_the_shape_and_the_classes() -> None:
@@ -67,8 +73,31 @@ def test_data_gives_the_shape_and_the_classes() -> None:
 
 def test_text_is_pointed_to_transformers() -> None:
     data = Digits(Split({"input_ids": torch.zeros(2, 3)}), Names(("a", "b")))
-    with pytest.raises(BadInput, match="Wrap a transformers model"):
+    with pytest.raises(
+        BadInput, match=r"mlp takes tensors.*Use token-mean or transformers:NAME, or wrap a transformers"
+    ):
         build("mlp", data)
+
+
+def test_a_text_model_is_built_for_the_length_of_the_text() -> None:
+    ids = torch.ones(2, 7, dtype=torch.int32)
+    data = Digits(Split({"input_ids": ids, "attention_mask": ids, "token_type_ids": ids}), Names(("a", "b")))
+    assert build("token-mean", data, vocabulary=8).options["input_shape"] == (7,)
+
+
+@pytest.mark.parametrize(
+    ("x", "got"),
+    [
+        (torch.zeros(2, 3, 8, 8), r"a tensor of shape \(1, 3, 8, 8\)"),
+        ({"pixels": torch.zeros(2, 3)}, "pixels"),
+        ({"input_ids": torch.zeros(2, 3)}, "input_ids"),
+    ],
+)
+def test_a_text_model_refuses_what_is_no_text(x: Input, got: str) -> None:
+    with pytest.raises(BadInput, match=rf"token-mean takes text .expected a dict with .*, got {got}.*from_texts"):
+        build("token-mean", Digits(Split(x), Names(("a", "b"))))
+    with pytest.raises(BadInput, match=r"token-mean takes text .expected an input shape such as .128,."):
+        build("token-mean", input_shape=(3, 8, 8), n_classes=2)
 
 
 def test_options_may_be_words() -> None:
@@ -113,7 +142,7 @@ def test_every_row_has_a_config_and_a_description() -> None:
 
 
 def test_every_net_is_in_the_table() -> None:
-    parts = {"__init__", "classifier", "wrapping", "shapes", "features", "weights", "masks"}
+    parts = {"__init__", "classifier", "wrapping", "shapes", "features", "weights", "masks", "normalising"}
     files = {p.stem for p in Path(spurless.models.__path__[0]).glob("*.py")} - parts
     assert {row.builder.__module__.rpartition(".")[2] for row in MODELS.values()} == files
 

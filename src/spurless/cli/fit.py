@@ -139,7 +139,7 @@ def fit(
     protocol = Protocol(settings, select, Engine(device, devices, strategy, precision, workers), out / "checkpoints")
     check_writable(out)
     for number in range(seed, seed + seeds):
-        splits = open_data(data, data_options, columns, number)
+        splits = open_data(data, data_options, columns, number, quiet or json)
         built = build_model(model, splits, number, model_options)
         if weights is not None:
             load_weights(weights, built)

@@ -18,6 +18,9 @@ Data = Annotated[
     str,
     typer.Option(help="Name (see: spurless ls datasets) or path: class folders, CSV, npz.", rich_help_panel=DATA),
 ]
+DataArgument = Annotated[
+    str, typer.Argument(help="Name (see: spurless ls datasets) or path: class folders, CSV, npz.", metavar="DATA")
+]
 DataOption = Annotated[
     list[str],
     typer.Option(
@@ -28,15 +31,17 @@ DataOption = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-CsvLabel = Annotated[str | None, typer.Option(help="CSV column of the class.", metavar="COLUMN", rich_help_panel=DATA)]
+CsvLabel = Annotated[
+    str | None, typer.Option(help="Column of the class, in a CSV or a pack.", metavar="COLUMN", rich_help_panel=DATA)
+]
 CsvAttribute = Annotated[
     str | None,
-    typer.Option(help="CSV column of the attribute; several as A,B.", metavar="COLUMN", rich_help_panel=DATA),
+    typer.Option(help="Column of the attribute; several as A,B.", metavar="COLUMN", rich_help_panel=DATA),
 ]
 CsvSplit = Annotated[
     str | None,
     typer.Option(
-        help="CSV column of the split: train, val, test or 0, 1, 2.",
+        help="Column of the split: train, val, test or 0, 1, 2.",
         metavar="COLUMN",
         show_default="cut at random",
         rich_help_panel=DATA,
@@ -63,9 +68,9 @@ CsvFile = Annotated[
 CsvRoot = Annotated[
     Path | None,
     typer.Option(
-        help="Folder that the CSV's image files start from.",
+        help="Folder that holds a named dataset's files, or that the CSV's image files start from.",
         metavar="FOLDER",
-        show_default="that of the CSV",
+        show_default="$SPURLESS_DATA, else data; that of the CSV",
         rich_help_panel=DATA,
     ),
 ]

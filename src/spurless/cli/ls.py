@@ -13,7 +13,8 @@ from spurless.cli.console import table
 from spurless.cli.flags import Json
 from spurless.core.errors import UnknownName
 
-Row = dict[str, str]
+Row = dict[str, Any]
+CARD_FIELDS = ("summary", "input", "label", "attribute", "splits", "source", "licence", "citation")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,9 @@ def datasets_rows() -> list[Row]:
             "dataset": name,
             "what it is": dataset.card.summary,
             "shortcut": dataset.card.attribute,
+            "needs": "files" if dataset.layout else "nothing",
+            **_layout(dataset.layout),
+            **{field: getattr(dataset.card, field) for field in CARD_FIELDS if field not in ("summary", "attribute")},
             "options": options_of(dataset.config()),
         }
         for name, dataset in DATASETS.items()
@@ -142,7 +146,9 @@ TABLES: dict[str, Listing] = {
         more="Options and presets: spurless ls methods --json",
     ),
     "datasets": Listing(
-        datasets_rows, ("dataset", "what it is", "shortcut"), more="Options and card: spurless data check NAME"
+        datasets_rows,
+        ("dataset", "needs", "what it is"),
+        more="Options, card and counts: spurless data describe NAME\nFiles: spurless data prepare NAME",
     ),
     "models": Listing(models_rows, ("model", "what it is"), more="Options: spurless ls models --json"),
     "metrics": Listing(metrics_rows, ("metric", "what it is", "needs")),
@@ -154,6 +160,14 @@ TABLES: dict[str, Listing] = {
         more="Rerun one: spurless reproduce CLAIM",
     ),
 }
+
+
+def _layout(layout: Any) -> Row:
+    """Return which files a dataset needs, where they are looked for, and where to get them."""
+    if layout is None:
+        return {"files": [], "folders": [], "archives": [], "obtain": "", "download": False}
+    lists = {field: list(getattr(layout, field)) for field in ("files", "folders", "archives")}
+    return {**lists, "obtain": layout.obtain, "download": layout.download is not None}
 
 
 def _declared(info: Any) -> tuple[bool, bool, bool]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spurless.core.errors import BadInput, did_you_mean
+from spurless.cli.console import progress_bar
+from spurless.core.errors import BadInput, Incomplete, did_you_mean
+from spurless.core.progress import listening
 
 if TYPE_CHECKING:
     from spurless.data.grouped import Splits
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a CSV hold what."""
+    """Which columns of a CSV hold what, and where the files lie that it or a named dataset is made of."""
 
     label: str | None = None
     attribute: str | None = None
@@ -26,37 +31,113 @@ class Columns:
     root: Path | None = None
 
 
-def open_data(source: str, options: Mapping[str, Any], columns: Columns, seed: int) -> Splits:
-    """Open a dataset by name, or a user's own folder, CSV or npz file by path."""
+def open_data(
+    source: str, options: Mapping[str, Any], columns: Columns, seed: int, quiet: bool = False, lazy: bool = False
+) -> Splits:
+    """Open a dataset by name, or a user's own folder, CSV or npz file by path.
+
+    Args:
+        source: the name or the path.
+        options: of the dataset, as a user types them.
+        columns: of a CSV.
+        seed: of a dataset that is drawn, and of splits that are cut.
+        quiet: draw no progress bar.
+        lazy: leave images where they are until they are looked at, if they are many: whoever counts labels
+            needs none.
+    """
     from spurless.data import DATASETS, load
 
-    if source not in DATASETS:
-        return _open_own(source, options, columns, seed)
-    _refuse_columns(columns, source)
+    alone = os.environ.get("LOCAL_RANK", "0") == "0"  # of several processes that train together one draws
+    with progress_bar(quiet or not alone) as bar, listening(bar):
+        if source not in DATASETS:
+            return _open_own(source, options, columns, seed, {"stream": True, "cache": False} if lazy else {})
+        kept = {"cache": False} if lazy and "cache" in vars(DATASETS[source].config()) else {}
+        return load(source, **{"seed": seed, **kept, **named_options(source, options, columns)})
+
+
+def named_options(source: str, options: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """Return the options of a named dataset, with ``--root`` among them; flags that it has not are refused."""
+    from spurless.data import DATASETS
+
+    _refuse_columns(replace(columns, root=None), source)
     if "name" in options:
         raise BadInput(f"dataset {source!r} has no option 'name'", do="Say which dataset with --data NAME.")
-    return load(source, **{"seed": seed, **options})
+    if columns.root is None:
+        return dict(options)
+    if DATASETS[source].layout is None:
+        raise BadInput(f"dataset {source!r} needs no files", got=f"--root {columns.root}", do="Leave --root out.")
+    return {**options, "root": str(columns.root)}
 
 
-def _open_own(source: str, options: Mapping[str, Any], columns: Columns, seed: int) -> Splits:
-    from spurless.data import DATASETS, from_folder, from_npz
+@contextmanager
+def noting_what_is_missing() -> Iterator[list[str]]:
+    """Collect what loaders say of data that are not whole, in place of a warning; other warnings go on."""
+    found: list[str] = []
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, Incomplete):
+            found.append(str(message))
+        else:
+            usual(message, category, *place, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Incomplete)
+        warnings.showwarning = show
+        yield found
+
+
+def files_read(source: str, splits: Splits) -> dict[str, Any]:
+    """Say which files data were read from: what the layout calls them, and the folder or file where they lie."""
+    from spurless.core.places import data_folder
+    from spurless.data import DATASETS
+    from spurless.data.preparing import files_of
+
+    if source not in DATASETS:
+        return {"found": [], "place": str(Path(source).resolve())}
+    layout, root = DATASETS[source].layout, splits.options.get("root")
+    if layout is None:
+        return {"found": [], "place": None}
+    try:
+        files = files_of(source, layout, root)
+    except BadInput:  # found by rules of its own
+        return {"found": [], "place": str(data_folder(root).resolve())}
+    return {"found": list(files.found), "place": str(files.folder.resolve())}
+
+
+def _open_own(source: str, options: Mapping[str, Any], columns: Columns, seed: int, reading: dict[str, Any]) -> Splits:
+    from spurless.data import DATASETS, from_folder
 
     path = Path(source)
     kind = "folder" if path.is_dir() else path.suffix.lower() if path.is_file() else ""
     if kind not in ("folder", ".npz", ".csv", ".tsv"):
-        hint = did_you_mean(source, DATASETS)
         raise BadInput(
             f"{source!r} is no dataset's name, and no folder, CSV or npz file",
-            do=f"{hint.strip()} Names: {', '.join(DATASETS)}.".strip(),
+            do=f"{did_you_mean(source, DATASETS)} See the names: spurless ls datasets".strip(),
         )
     if unknown := sorted(set(options) - {"size"}):
         raise BadInput(f"own data have no option {unknown[0]!r}", expected="size (of the images, in pixels)")
     sized: dict[str, Any] = {"size": _whole(options, "size")} if "size" in options else {}
     if kind in (".csv", ".tsv"):
-        return _open_csv(path, columns, seed, sized)
-    _refuse_columns(columns, source)
+        return _open_csv(path, columns, seed, {**sized, **reading})
     if kind == "folder":
-        return from_folder(path, seed=seed, **sized)
+        _refuse_columns(columns, source)
+        return from_folder(path, seed=seed, **sized, **reading)
+    return _open_npz(path, columns, seed, sized, reading)
+
+
+def _open_npz(path: Path, columns: Columns, seed: int, sized: dict[str, Any], reading: dict[str, Any]) -> Splits:
+    """Open an archive of arrays, or a pack of images, whose columns have names."""
+    from spurless.data import from_npz
+    from spurless.data.pack import from_pack, is_pack
+
+    if is_pack(path):
+        _refuse_columns(replace(columns, label=None, attribute=None, split=None), str(path))
+        attribute = columns_named(columns.attribute)
+        return from_pack(
+            path, label=columns.label, attribute=attribute, split=columns.split, seed=seed, **sized, **reading
+        )
+    _refuse_columns(columns, str(path))
     if sized:
         raise BadInput("an archive has no option 'size'", where=path, do="Its images have the size they have.")
     return from_npz(path, seed=seed)
@@ -80,9 +161,9 @@ def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any]) ->
     return from_csv(
         path,
         label=columns.label,
-        attribute=_names(columns.attribute),
+        attribute=columns_named(columns.attribute),
         split=columns.split,
-        features=_names(columns.features),
+        features=columns_named(columns.features),
         file=columns.file,
         root=columns.root,
         seed=seed,
@@ -91,7 +172,7 @@ def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any]) ->
     )
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
+def columns_named(text: str | None) -> tuple[str, ...] | None:
     """Split a list of columns at its commas."""
     return None if text is None else tuple(part.strip() for part in text.split(","))
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from torch import Tensor
-
 from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
@@ -29,12 +27,13 @@ from spurless.data.digits import (
     PALETTE,
     SEVERITY_STD,
     assign,
+    assign_total,
     colour,
-    load_digits_28,
-    split_digits,
+    raw_digits,
 )
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.limits import check_shares
+from spurless.data.raw import Raw, Three
 
 GROUPS = Groups(labels=DIGITS, attributes=COLOURS)
 CARD = Card(
@@ -66,27 +65,41 @@ DEFAULT = ColoredDigitsConfig()
 
 def colored_digits(config: ColoredDigitsConfig = DEFAULT) -> Splits:
     """Colour the digits of the three splits."""
-    check_shares(CARD, config, "conflicting", "val_conflicting")
-    val_conflicting = CONFLICTING_UNBIASED if config.val_conflicting is None else config.val_conflicting
+    check(CARD, config)
+    parts = coloured(raw_digits(config.size, Seeds(config.seed)), config)
+    return Splits(*parts, name=CARD.name, options=asdict(config))
+
+
+def check(card: Card, config: ColoredDigitsConfig) -> None:
+    """Refuse options that are out of range."""
+    check_shares(card, config, "conflicting", "val_conflicting")
     if not 1 <= config.severity <= len(SEVERITY_STD):
-        raise BadInput("option 'severity' is out of range", where=CARD.name, expected="1 to 5", got=config.severity)
-    seeds = Seeds(config.seed)
-    images, y = load_digits_28(config.size)
-    std = SEVERITY_STD[config.severity - 1]
+        raise BadInput("option 'severity' is out of range", where=card.name, expected="1 to 5", got=config.severity)
 
-    def split(name: str, index: Tensor, conflicting: float) -> Grouped:
-        a = assign(y[index], len(COLOURS), conflicting, seeds.generator("attribute", name))
-        x = colour(images[index], a, PALETTE, std, seeds.generator("colour", name))
-        return Grouped(x, y[index], a, GROUPS)
 
-    train, val, test = split_digits(y, seeds)
-    return Splits(
-        split("train", train, config.conflicting),
-        split("val", val, val_conflicting),
-        split("test", test, CONFLICTING_UNBIASED),
-        name=CARD.name,
-        options=asdict(config),
-    )
+def coloured(raw: Raw, config: ColoredDigitsConfig, n_conflicting: int | None = None) -> Three:
+    """Colour any digits: those of the twin, and MNIST.
+
+    Args:
+        raw: grey digits ``(N, H, W)``.
+        config: the size counts for nothing here.
+        n_conflicting: the exact number in train; by default, ``conflicting`` of each class.
+    """
+    seeds, std = Seeds(config.seed), SEVERITY_STD[config.severity - 1]
+    val_share = CONFLICTING_UNBIASED if config.val_conflicting is None else config.val_conflicting
+    shares = {"train": config.conflicting, "val": val_share, "test": CONFLICTING_UNBIASED}
+
+    def split(name: str, conflicting: float) -> Grouped:
+        index, generator = raw.parts[name], seeds.generator("attribute", name)
+        y = raw.y[index]
+        if name == "train" and n_conflicting is not None:
+            a = assign_total(y, len(COLOURS), n_conflicting, generator)
+        else:
+            a = assign(y, len(COLOURS), conflicting, generator)
+        return Grouped(colour(raw.x[index], a, PALETTE, std, seeds.generator("colour", name)), y, a, GROUPS)
+
+    train, val, test = (split(name, share) for name, share in shares.items())
+    return train, val, test
 
 
 DATASET = Dataset(card=CARD, config=ColoredDigitsConfig, make=colored_digits)

@@ -6,6 +6,7 @@ the 1,797 digits that ship with scikit-learn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
+from spurless.data.raw import Raw, share_out
 
 Corner: TypeAlias = Literal["top-left", "top-right", "bottom-left", "bottom-right"]
 
@@ -51,6 +53,9 @@ PALETTE = torch.tensor(
 SEVERITY_STD = (0.05, 0.02, 0.01, 0.005, 0.002)
 """Standard deviation of a colour around its mean at severities 1 to 5 (LfF, authors' code): 5 is the easiest cue."""
 
+AT_ONCE = 4096
+"""Images that are coloured together: all of MNIST at once would need a gigabyte of floats."""
+
 DIGITS_SOURCE = "scikit-learn's load_digits: the test part of UCI Optical Recognition of Handwritten Digits, 8x8"
 DIGITS_LICENCE = "CC BY 4.0 (UCI)"
 DIGITS_CITATION = "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI 1998"
@@ -80,17 +85,14 @@ def split_digits(
 
     The writers are not named in the data, so that one may be met in two splits.
     """
-    if sum(sizes) != len(y) or min(sizes) < 1:
-        raise BadInput("the sizes of the splits must be positive and add up", expected=len(y), got=sizes)
-    generator = seeds.generator("split")
-    rank = torch.empty(len(y), dtype=torch.double)
-    for label in torch.unique(y):
-        members = (y == label).nonzero().flatten()
-        shuffled = members[torch.randperm(len(members), generator=generator)]
-        rank[shuffled] = (torch.arange(len(members)) + 0.5).double() / len(members)
-    # cutting the ranks of all classes at one place cuts every class at the same share
-    order, end = torch.argsort(rank, stable=True), sizes[0] + sizes[1]
-    return order[: sizes[0]].sort().values, order[sizes[0] : end].sort().values, order[end:].sort().values
+    train, val, test = share_out(y, sizes, seeds.generator("split"))
+    return train, val, test
+
+
+def raw_digits(size: int, seeds: Seeds) -> Raw:
+    """Return the 1,797 digits, cut into train, val and test."""
+    images, y = load_digits_28(size)
+    return Raw(images, y, *split_digits(y, seeds))
 
 
 def assign(y: Tensor, n_attributes: int, conflicting: float, generator: torch.Generator) -> Tensor:
@@ -105,18 +107,44 @@ def assign(y: Tensor, n_attributes: int, conflicting: float, generator: torch.Ge
         >>> [(a[y == label] != label).sum().item() for label in (0, 1)]
         [1, 1]
     """
-    if n_attributes < 2 or int(y.max()) >= n_attributes:
-        raise BadInput("every label needs an attribute of its own, and another", got=f"{n_attributes} attributes")
-    a = y.clone()
-    for label in torch.unique(y).tolist():
-        members = (y == label).nonzero().flatten()
-        n = round(conflicting * len(members))
-        chosen = members[torch.randperm(len(members), generator=generator)[:n]]
-        others = torch.tensor([i for i in range(n_attributes) if i != label])
-        # shuffled, so that what is left over does not always fall to the low numbers
-        others = others[torch.randperm(len(others), generator=generator)]
-        a[chosen] = others[torch.arange(n) % len(others)]
-    return a
+    counts = [round(conflicting * int((y == label).sum())) for label in torch.unique(y)]
+    return _assigned(y, n_attributes, counts, generator)
+
+
+def assign_total(y: Tensor, n_attributes: int, total: int, generator: torch.Generator) -> Tensor:
+    """As :func:`assign`, with exactly ``total`` conflicting examples, over the classes in proportion to their size.
+
+    Example:
+        >>> y = torch.tensor([0] * 60 + [1] * 40)
+        >>> a = assign_total(y, 2, 5, torch.Generator().manual_seed(0))
+        >>> [(a[y == label] != label).sum().item() for label in (0, 1)]
+        [3, 2]
+    """
+    sizes = torch.unique(y, return_counts=True)[1]
+    if not 0 <= total <= len(y):
+        raise BadInput("there are not as many examples to conflict", expected=f"0 to {len(y)}", got=total)
+    counts = torch.div(sizes * total, len(y), rounding_mode="floor")
+    left = total - int(counts.sum())
+    largest = torch.argsort(counts * len(y) - sizes * total, stable=True)  # by what rounding down took away
+    counts[largest[:left]] += 1
+    return _assigned(y, n_attributes, counts.tolist(), generator)
+
+
+def partners(y: Tensor, a: Tensor, generator: torch.Generator) -> Tensor:
+    """Return, for each attribute in ``a``, an example whose label in ``y`` it is.
+
+    The members of a class are used equally often, to within one.
+    """
+    partner = torch.empty_like(a)
+    for wanted in torch.unique(a):
+        places = (a == wanted).nonzero().flatten()
+        members = (y == wanted).nonzero().flatten()
+        if len(members) == 0:
+            raise BadInput(f"no example has the label {int(wanted)}", expected=f"one for each of {len(places)} pairs")
+        rounds = -(-len(places) // len(members))
+        drawn = torch.cat([members[torch.randperm(len(members), generator=generator)] for _ in range(rounds)])
+        partner[places] = drawn[: len(places)]
+    return partner
 
 
 def colour(images: Tensor, a: Tensor, palette: Tensor, std: float, generator: torch.Generator) -> Tensor:
@@ -126,7 +154,8 @@ def colour(images: Tensor, a: Tensor, palette: Tensor, std: float, generator: to
     to [0, 1] and multiplied into the grey digit.
     """
     shade = (palette[a] + std * torch.randn(len(a), 3, generator=generator)).clamp(0, 1)
-    return (images[:, None] * shade[:, :, None, None]).round().to(torch.uint8)
+    pieces = zip(torch.split(images, AT_ONCE), torch.split(shade[:, :, None, None], AT_ONCE), strict=True)
+    return torch.cat([(grey[:, None] * tint).round().to(torch.uint8) for grey, tint in pieces])
 
 
 def patch(images: Tensor, marked: Tensor, size: int, corner: Corner, colour: tuple[int, int, int]) -> Tensor:
@@ -160,3 +189,18 @@ def _bilinear(n: int, size: int) -> Tensor:
     weights[row, below] = 2 * size - part
     weights[row, below + 1] += part
     return weights[:, :n]
+
+
+def _assigned(y: Tensor, n_attributes: int, counts: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Let so many examples of each class conflict, in the order of the labels that there are."""
+    if n_attributes < 2 or int(y.max()) >= n_attributes:
+        raise BadInput("every label needs an attribute of its own, and another", got=f"{n_attributes} attributes")
+    a = y.clone()
+    for label, n in zip(torch.unique(y).tolist(), counts, strict=True):
+        members = (y == label).nonzero().flatten()
+        chosen = members[torch.randperm(len(members), generator=generator)[:n]]
+        others = torch.tensor([i for i in range(n_attributes) if i != label])
+        # shuffled, so that what is left over does not always fall to the low numbers
+        others = others[torch.randperm(len(others), generator=generator)]
+        a[chosen] = others[torch.arange(n) % len(others)]
+    return a

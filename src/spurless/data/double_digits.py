@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-import torch
-from torch import Tensor
-
 from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
@@ -24,14 +21,19 @@ from spurless.data.digits import (
     DIGITS_LICENCE,
     DIGITS_SOURCE,
     assign,
-    load_digits_28,
     pair,
-    split_digits,
+    partners,
+    raw_digits,
 )
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.limits import check_shares
+from spurless.data.raw import Raw, Three
 
 GROUPS = Groups(labels=DIGITS, attributes=tuple(f"{digit} on the right" for digit in DIGITS))
+PAPER = (
+    "Barsbey, Prieto, Zafeiriou and Birdal, Large Learning Rates Simultaneously Achieve Robustness to Spurious "
+    "Correlations and Compressibility"
+)
 CARD = Card(
     name="double-digits",
     summary="Two digits side by side: the dim left one is the label, the bright right one mostly agrees.",
@@ -41,10 +43,7 @@ CARD = Card(
     splits="train 1,000 (biased), val 297 and test 500 (unbiased)",
     source=f"{DIGITS_SOURCE}; paired as in Double MNIST",
     licence=DIGITS_LICENCE,
-    citation=(
-        "Barsbey, Prieto, Zafeiriou and Birdal, Large Learning Rates Simultaneously Achieve Robustness to Spurious "
-        f"Correlations and Compressibility; {DIGITS_CITATION}"
-    ),
+    citation=f"{PAPER}; {DIGITS_CITATION}",
 )
 
 
@@ -63,38 +62,32 @@ DEFAULT = DoubleDigitsConfig()
 
 def double_digits(config: DoubleDigitsConfig = DEFAULT) -> Splits:
     """Pair the digits of the three splits."""
-    check_shares(CARD, config, "conflicting")
+    check(CARD, config)
+    parts = doubled(raw_digits(config.size, Seeds(config.seed)), config)
+    return Splits(*parts, name=CARD.name, options=asdict(config))
+
+
+def check(card: Card, config: DoubleDigitsConfig) -> None:
+    """Refuse options that are out of range."""
+    check_shares(card, config, "conflicting")
     if not 0 < config.dim <= 1:
-        raise BadInput("option 'dim' is out of range", where=CARD.name, expected="above 0, at most 1", got=config.dim)
+        raise BadInput("option 'dim' is out of range", where=card.name, expected="above 0, at most 1", got=config.dim)
+
+
+def doubled(raw: Raw, config: DoubleDigitsConfig) -> Three:
+    """Pair any digits, those of the twin and MNIST; the size that is configured counts for nothing here."""
     seeds = Seeds(config.seed)
-    images, y = load_digits_28(config.size)
 
-    def split(name: str, index: Tensor, conflicting: float) -> Grouped:
-        a = assign(y[index], len(DIGITS), conflicting, seeds.generator("attribute", name))
-        partner = _partners(y[index], a, seeds.generator("partner", name))
-        x = pair(images[index], images[index[partner]], config.dim)
-        return Grouped(x, y[index], a, GROUPS)
+    def split(name: str, conflicting: float) -> Grouped:
+        index = raw.parts[name]
+        y = raw.y[index]
+        a = assign(y, len(DIGITS), conflicting, seeds.generator("attribute", name))
+        partner = index[partners(y, a, seeds.generator("partner", name))]
+        return Grouped(pair(raw.x[index], raw.x[partner], config.dim), y, a, GROUPS)
 
-    train, val, test = split_digits(y, seeds)
-    return Splits(
-        split("train", train, config.conflicting),
-        split("val", val, CONFLICTING_UNBIASED),
-        split("test", test, CONFLICTING_UNBIASED),
-        name=CARD.name,
-        options=asdict(config),
-    )
-
-
-def _partners(y: Tensor, a: Tensor, generator: torch.Generator) -> Tensor:
-    """Return, for each example, one of class ``a``; the members of a class are used equally often, to within one."""
-    partner = torch.empty_like(y)
-    for wanted in torch.unique(a):
-        places = (a == wanted).nonzero().flatten()
-        members = (y == wanted).nonzero().flatten()
-        rounds = -(-len(places) // len(members))
-        drawn = torch.cat([members[torch.randperm(len(members), generator=generator)] for _ in range(rounds)])
-        partner[places] = drawn[: len(places)]
-    return partner
+    shares = {"train": config.conflicting, "val": CONFLICTING_UNBIASED, "test": CONFLICTING_UNBIASED}
+    train, val, test = (split(name, share) for name, share in shares.items())
+    return train, val, test
 
 
 DATASET = Dataset(card=CARD, config=DoubleDigitsConfig, make=double_digits)

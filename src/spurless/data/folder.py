@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ from spurless.data.images import EXTENSIONS, ImageFiles, read
 from spurless.data.splitting import SPLIT_NAMES, assemble, name_groups, name_values, sort_naturally
 
 
-def from_folder(
+def from_folder(  # noqa: PLR0913 - a loader's options are its arguments
     root: str | Path,
     *,
     size: int | None = None,
     seed: int = 0,
     stream: bool | None = None,
+    cache: bool | None = None,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -39,6 +41,8 @@ def from_folder(
         size: resize the short side to this and cut the centre out; needed where images differ in size.
         seed: of the split.
         stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
+        cache: decode images once and keep them for later runs, in ``$SPURLESS_CACHE`` (True), or decode them each
+            time (False); by default they are kept if there are at least 2,000.
         transform: from a batch of uint8 images to what the model takes.
         augment: before ``transform``, in training only.
 
@@ -51,8 +55,9 @@ def from_folder(
     attributes, a = name_values([file.attribute for file in found])
     groups = name_groups(labels, {"attribute": attributes} if attributes else {})
     _check_classes(found, root)
+    x = read(ImageFiles([file.path for file in found], size), stream, cache=cache)
     return assemble(
-        Grouped(read(ImageFiles([file.path for file in found], size), stream), y, a, groups, transform, augment),
+        Grouped(x, y, a, groups, transform, augment),
         torch.tensor([file.split for file in found]),
         seeds=Seeds(seed),
         name=f"folder {root.resolve().name}",
@@ -71,7 +76,7 @@ class _File:
 
 
 def _files(root: Path) -> Iterator[_File]:
-    folders = _folders(root)
+    folders = subfolders(root)
     if not _named_for_splits(folders):
         yield from _classes(root, 0)
         return
@@ -91,17 +96,17 @@ def _files(root: Path) -> Iterator[_File]:
 
 def _named_for_splits(folders: list[Path]) -> bool:
     """Tell splits from classes: a class may be called 'train' too, but then it holds images."""
-    numbers = {SPLIT_NAMES.get(folder.name.lower()) for folder in folders if not _images(folder)}
-    return 0 in numbers or (bool(numbers) and numbers <= {1, 2} and not any(map(_images, folders)))
+    numbers = {SPLIT_NAMES.get(folder.name.lower()) for folder in folders if not images_in(folder)}
+    return 0 in numbers or (bool(numbers) and numbers <= {1, 2} and not any(map(images_in, folders)))
 
 
 def _classes(root: Path, split: int) -> Iterator[_File]:
-    folders = _folders(root)
+    folders = subfolders(root)
     if not folders:
         raise BadInput("the folder holds no class folders", where=root, expected=f"{root}/<class>/*.jpg")
     kinds = {}
     for folder in folders:
-        inner = [] if _images(folder) else _folders(folder)
+        inner = [] if images_in(folder) else subfolders(folder)
         kinds[bool(inner)] = folder.name
         for leaf in inner or [folder]:
             attribute = leaf.name if inner else None
@@ -114,15 +119,16 @@ def _classes(root: Path, split: int) -> Iterator[_File]:
 
 def _leaf(folder: Path) -> list[Path]:
     """Return the images of a folder that must hold some, and nothing deeper."""
-    images = _images(folder)
+    images = images_in(folder)
     if not images:
         raise BadInput("the folder holds no images", where=folder, do="Add some, or delete the folder.")
-    if _folders(folder):
+    if subfolders(folder):
         raise BadInput("the folder holds images beside folders", where=folder, expected="one or the other")
     return images
 
 
-def _folders(root: Path) -> list[Path]:
+def subfolders(root: Path) -> list[Path]:
+    """Return the folders in a folder, in natural order; hidden ones are ignored."""
     if not root.exists():
         raise BadInput("no such folder", where=root)
     if not root.is_dir():
@@ -130,9 +136,19 @@ def _folders(root: Path) -> list[Path]:
     return [root / name for name in sort_naturally({p.name for p in root.iterdir() if _visible(p) and p.is_dir()})]
 
 
-def _images(folder: Path) -> list[Path]:
-    names = {p.name for p in folder.iterdir() if _visible(p) and p.suffix.lower() in EXTENSIONS and p.is_file()}
-    return [folder / name for name in sort_naturally(names)]
+def images_in(folder: Path) -> list[Path]:
+    """Return the images in a folder, in natural order; hidden files and files without an image's extension are not."""
+    return [folder / name for name in sort_naturally(image_names(folder))]
+
+
+def image_names(folder: Path) -> set[str]:
+    """Return the names of the images in a folder, in one pass: a folder may hold a million."""
+    with os.scandir(folder) as entries:
+        return {
+            entry.name
+            for entry in entries
+            if not entry.name.startswith(".") and Path(entry.name).suffix.lower() in EXTENSIONS and entry.is_file()
+        }
 
 
 def _visible(path: Path) -> bool:

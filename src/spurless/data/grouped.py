@@ -20,7 +20,10 @@ Transform: TypeAlias = Callable[[Tensor], Tensor]
 
 @runtime_checkable
 class Source(Protocol):
-    """Examples that are read on demand, for data that does not fit in memory."""
+    """Examples that are read on demand, for data that does not fit in memory.
+
+    A source that reads many at once says so by a method ``batch``, from a tensor of indices to a tensor.
+    """
 
     def __len__(self) -> int:
         """Return how many examples there are."""
@@ -126,12 +129,13 @@ class Grouped:
         return replace(self, a=self.a[:, self.groups.attributes.index(attribute)], groups=groups)
 
     def select(self, index: Tensor) -> Grouped:
-        """Return the examples at ``index``, in that order."""
+        """Return the examples at ``index``, in that order; a mask chooses those that are True."""
         x: Input | Source
+        index = index.nonzero().flatten() if index.dtype == torch.bool else index
         if isinstance(self.x, Tensor):
-            x = self.x[index]
+            x = self.x.index_select(0, index.to(self.x.device))
         elif isinstance(self.x, dict):
-            x = {key: value[index] for key, value in self.x.items()}
+            x = {key: value.index_select(0, index.to(value.device)) for key, value in self.x.items()}
         else:
             x = Picked(self.x, index)
         domain = None if self.domain is None else self.domain[index]
@@ -187,6 +191,8 @@ class Splits:
     test: Grouped
     name: str = "own data"
     options: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What a reader of numbers on these data must know; every record carries them among its warnings."""
 
     def __repr__(self) -> str:
         return f"Splits({self.name}: train {self.train!r}, val {len(self.val)}, test {len(self.test)})"
@@ -225,6 +231,12 @@ class Picked:
 
     def __getitem__(self, i: int) -> Tensor:
         return self.source[int(self.index[i])]
+
+    @property
+    def batch(self) -> Callable[[Tensor], Tensor]:
+        """Read many examples in one go; there only where the source can do so too."""
+        at_once: Callable[[Tensor], Tensor] = cast(Any, self.source).batch  # AttributeError where it cannot
+        return lambda index: at_once(self.index[index])
 
     def fingerprint(self) -> str:
         """Return a content hash of the source and the choice."""

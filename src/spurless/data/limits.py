@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from spurless.core.errors import BadInput
@@ -21,3 +22,11 @@ def check_least(card: Card, config: Any, **least: int) -> None:
     for option, limit in least.items():
         if getattr(config, option) < limit:
             raise BadInput(f"option {option!r} must be at least {limit}", where=card.name, got=getattr(config, option))
+
+
+def check_choice(card: Card, config: Any, option: str, choices: Sequence[str]) -> None:
+    """Refuse an option that is none of the words it may be."""
+    if getattr(config, option) not in choices:
+        raise BadInput(
+            f"option {option!r} is unknown", where=card.name, expected=", ".join(choices), got=getattr(config, option)
+        )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +17,10 @@ from spurless.core.seeds import Seeds
 from spurless.data.grouped import Batch, Grouped, Input, Source
 
 CPU = torch.device("cpu")
+AHEAD = 3  # batches that are read while one is trained on
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Order: TypeAlias = Callable[[int], Tensor]
 """From the number of an epoch to the examples it visits. Same number, same order: that is how a killed run resumes."""
@@ -68,9 +75,10 @@ def subsampled(cells: Tensor, seeds: Seeds) -> Order:
 class Loader:
     """Batches of a split.
 
-    A split in memory lives on ``device`` and its batches are index selects there; a streamed one is read
-    by ``workers`` processes. Both give the same batches. With several processes training together,
-    process ``rank`` of ``world`` takes its share of every batch.
+    A split in memory lives on ``device`` and its batches are index selects there. A streamed one is read by
+    ``workers`` processes, or, where its source reads a whole batch at once, by one thread that keeps a few
+    batches ahead. All give the same batches. With several processes training together, process ``rank`` of
+    ``world`` takes its share of every batch.
     """
 
     split: Grouped
@@ -115,19 +123,31 @@ class Loader:
         indices = [*rows, *([rest] if len(rest) else [])][start:]
         if isinstance(self.split.x, Tensor | dict):
             return (self.gather(index.to(self.device)) for index in indices)
-        return self._stream(self.split.x, indices)
+        at_once = getattr(self.split.x, "batch", None)
+        return self._stream(self.split.x, indices) if at_once is None else self._read_ahead(at_once, indices)
 
     def gather(self, index: Tensor) -> Batch:
         """Return the batch at ``index`` of a split in memory; every operation stays on the device."""
         x = self.split.x
         if isinstance(x, Tensor):
-            return self._batch(x[index], index)
+            return self._batch(x.index_select(0, index), index)  # on a CPU 20 times as fast as x[index]
         if isinstance(x, dict):
-            return self._batch({key: value[index] for key, value in x.items()}, index)
+            return self._batch({key: value.index_select(0, index) for key, value in x.items()}, index)
         raise TypeError("a streamed split has no batch to gather")
 
     def _batch(self, x: Input, index: Tensor) -> Batch:
         return Batch(self.split.prepare(x, self.training), self.split.y[index], self.split.a[index], index)
+
+    def _read_ahead(self, at_once: Callable[[Tensor], Tensor], indices: list[Tensor]) -> Iterator[Batch]:
+        pinned = self.device.type == "cuda"
+
+        def read(index: Tensor) -> Tensor:
+            x = at_once(index)
+            return x.pin_memory() if pinned else x
+
+        with closing(ahead(read, indices, threads=1, depth=AHEAD)) as inputs:
+            for index, x in zip(indices, inputs, strict=True):
+                yield self._batch(x.to(self.device, non_blocking=True), index.to(self.device))
 
     def _stream(self, source: Source, indices: list[Tensor]) -> Iterator[Batch]:
         from torch.utils.data import DataLoader
@@ -144,6 +164,24 @@ class Loader:
             if isinstance(x, SpurlessError):
                 raise x
             yield self._batch(x.to(self.device, non_blocking=True), index.to(self.device))
+
+
+def ahead(task: Callable[[T], R], items: Iterable[T], threads: int, depth: int) -> Generator[R]:
+    """Yield what ``task`` makes of every item, in order; threads work up to ``depth`` items ahead.
+
+    An error of the task is raised as it is, when its turn comes. Closing the iterator ends the threads.
+    """
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="ahead")
+    try:
+        for item in items:
+            waiting.append(pool.submit(task, item))
+            if len(waiting) > depth:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class _Items(torch.utils.data.Dataset["Tensor | SpurlessError"]):

@@ -15,6 +15,7 @@ from torch import Tensor
 from spurless.core.errors import BadInput
 from spurless.data.grouped import Splits, Transform
 from spurless.data.images import channels_first
+from spurless.data.pack import from_pack, is_pack
 from spurless.data.splitting import join_attributes, number_split
 from spurless.data.tensors import from_tensors, tensor, whole
 
@@ -32,6 +33,8 @@ def from_npz(
     Where val or test is missing, it is cut from train at random, stratified, 15 % of it for each. Other keys are
     ignored. Arrays of Python objects are refused, since reading them would run code.
 
+    An archive with the keys ``img`` and ``off`` is a pack of image files, see :func:`~spurless.data.pack.from_pack`.
+
     Images of uint8 come channels first, or else ``(N, H, W)``, or channels last: a last dimension of 1, 3 or 4 is
     taken for the channels, and a fourth channel (alpha) is dropped.
 
@@ -46,6 +49,10 @@ def from_npz(
         BadInput: the file or an array cannot be used.
     """
     path = Path(path)
+    if is_pack(path):
+        if labels is not None:
+            raise BadInput("a pack names its classes itself", where=path, do="Leave labels out, or pack them.")
+        return from_pack(path, seed=seed, transform=transform, augment=augment)
     arrays = _arrays(path)
     try:
         x, y, a, split = _whole(arrays) if "x" in arrays else _joined(arrays)

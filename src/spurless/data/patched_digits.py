@@ -2,14 +2,19 @@
 
 Label 0 is the digits 0 to 4, label 1 the digits 5 to 9. In training all but ``round(conflicting * n)`` of
 the ``n`` images of label 0 are marked with a square in the top left corner, and so are exactly
-``round(conflicting * n)`` of label 1. On validation and test half of each class is marked. The attributes
-are numbered such that ``a == y`` where the square tells the truth.
+``round(conflicting * n)`` of label 1. On validation and test half of each class is marked, unless options say
+otherwise. The attributes are numbered such that ``a == y`` where the square tells the truth.
+
+MaskTune reports two test sets. Its biased one has a square on every 5 to 9 and on no 0 to 4: the accuracy over the
+two conflicting groups, or the average with ``test="conflicting"``, which puts all images there. Its original one
+has no square at all: the average with ``test="unmarked"``.
 
 Deviations:
     * The square is red, as in MaskTune's code; its paper says blue.
     * Chance decides who is in the minority. ``sorted_assignment`` restores the authors' order by digit, in
       which the unmarked images of label 0 are all 4s and the marked ones of label 1 all 5s.
-    * Our test split holds all four groups evenly; the authors' biased test set holds the two conflicting ones.
+    * Val is not biased by default, since a biased one cannot tell who uses the square. The authors cut theirs
+      from the biased train split: ``val_conflicting=0.01``.
 """
 
 from __future__ import annotations
@@ -28,15 +33,16 @@ from spurless.data.digits import (
     DIGITS_LICENCE,
     DIGITS_SOURCE,
     assign,
-    load_digits_28,
     patch,
-    split_digits,
+    raw_digits,
 )
 from spurless.data.grouped import Grouped, Splits
-from spurless.data.limits import check_shares
+from spurless.data.limits import check_choice, check_shares
+from spurless.data.raw import Raw, Three
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 GROUPS = Groups(labels=("0 to 4", "5 to 9"), attributes=("marked", "unmarked"))
+TESTS = ("even", "conflicting", "unmarked")
 CARD = Card(
     name="patched-digits",
     summary="Small against large digits; a square in the corner marks the small ones in training.",
@@ -59,6 +65,8 @@ class PatchedDigitsConfig:
     square: int = 4  # pixels; MaskTune
     size: int = 28  # pixels; as MNIST
     sorted_assignment: bool = False  # True: the authors' order, one digit per minority
+    val_conflicting: float | None = None  # None: half of each class is marked; MaskTune: 0.01, as in train
+    test: str = "even"  # half of each class marked; or conflicting, or unmarked: the two test sets of MaskTune
     seed: int = 0
 
 
@@ -67,37 +75,52 @@ DEFAULT = PatchedDigitsConfig()
 
 def patched_digits(config: PatchedDigitsConfig = DEFAULT) -> Splits:
     """Mark the digits of the three splits."""
-    check_shares(CARD, config, "conflicting")
+    check(CARD, config)
+    parts = marked(raw_digits(config.size, Seeds(config.seed)), config)
+    return Splits(*parts, name=CARD.name, options=asdict(config))
+
+
+def check(card: Card, config: PatchedDigitsConfig) -> None:
+    """Refuse options that are out of range."""
+    check_shares(card, config, "conflicting", "val_conflicting")
+    check_choice(card, config, "test", TESTS)
     if config.squares not in (1, 2):
-        raise BadInput("option 'squares' is out of range", where=CARD.name, expected="1 or 2", got=config.squares)
+        raise BadInput("option 'squares' is out of range", where=card.name, expected="1 or 2", got=config.squares)
     if not 1 <= config.square <= config.size // 2:
         raise BadInput(
             "option 'square' must fit twice beside each other",
-            where=CARD.name,
+            where=card.name,
             expected=f"1 to {config.size // 2}",
             got=config.square,
         )
-    seeds = Seeds(config.seed)
-    images, digit = load_digits_28(config.size)
-    y = (digit >= 5).long()
-
-    def split(index: Tensor, a: Tensor) -> Grouped:
-        return Grouped(_mark(images[index], a == 0, config), y[index], a, GROUPS)
-
-    def even(name: str, index: Tensor) -> Grouped:
-        return split(index, assign(y[index], 2, 0.5, seeds.generator("attribute", name)))
-
-    train, val, test = split_digits(digit, seeds)
-    if config.sorted_assignment:
-        a = _by_digit(digit[train], y[train], config.conflicting)
-    else:
-        a = assign(y[train], 2, config.conflicting, seeds.generator("attribute", "train"))
-    return Splits(split(train, a), even("val", val), even("test", test), name=CARD.name, options=asdict(config))
 
 
-def _mark(images: Tensor, marked: Tensor, config: PatchedDigitsConfig) -> Tensor:
-    x = patch(images, marked, config.square, "top-left", RED)
-    return patch(x, marked, config.square, "top-right", BLUE) if config.squares == 2 else x
+def marked(raw: Raw, config: PatchedDigitsConfig) -> Three:
+    """Mark any digits, those of the twin and MNIST; the size that is configured counts for nothing here."""
+    seeds, label = Seeds(config.seed), (raw.y >= 5).long()
+
+    def split(name: str, a: Tensor) -> Grouped:
+        index = raw.parts[name]
+        return Grouped(_mark(raw.x[index], a == 0, config), label[index], a, GROUPS)
+
+    def biased(name: str, conflicting: float) -> Tensor:
+        index = raw.parts[name]
+        if config.sorted_assignment:
+            return _by_digit(raw.y[index], label[index], conflicting)
+        return assign(label[index], 2, conflicting, seeds.generator("attribute", name))
+
+    def even(name: str) -> Tensor:
+        return assign(label[raw.parts[name]], 2, 0.5, seeds.generator("attribute", name))
+
+    val = even("val") if config.val_conflicting is None else biased("val", config.val_conflicting)
+    y = label[raw.test]
+    test = even("test") if config.test == "even" else 1 - y if config.test == "conflicting" else torch.ones_like(y)
+    return split("train", biased("train", config.conflicting)), split("val", val), split("test", test)
+
+
+def _mark(images: Tensor, has: Tensor, config: PatchedDigitsConfig) -> Tensor:
+    x = patch(images, has, config.square, "top-left", RED)
+    return patch(x, has, config.square, "top-right", BLUE) if config.squares == 2 else x
 
 
 def _by_digit(digit: Tensor, y: Tensor, conflicting: float) -> Tensor:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import os
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from sys import intern
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, did_you_mean
+from spurless.core.errors import BadInput, SpurlessWarning, did_you_mean
 
 SHORT = 64
 """Cells shorter than this are names that come again and again, and are kept once."""
@@ -88,6 +89,33 @@ class Inside:
 
     def _leaves(self, name: str, where: object) -> BadInput:
         return BadInput(f"the path {name!r} leaves its root", where=where, expected=self.root)
+
+
+def check_repeats(path: Path, files: Sequence[Path], labels: Sequence[str], splits: Sequence[int]) -> None:
+    """Refuse a table that lists a file twice with two labels or in two splits; warn of one that merely repeats itself.
+
+    Without ``splits`` they are still to be cut at random, and a repeated file would be met in train and in test.
+    """
+    seen: dict[Path, int] = {}
+    repeats = 0
+    for i, file in enumerate(files):
+        first = seen.setdefault(file, i)
+        if first == i:
+            continue
+        repeats += 1
+        where = f"{path}, rows {first + 2} and {i + 2}"
+        if labels[first] != labels[i]:
+            got = f"{labels[first]!r} and {labels[i]!r}"
+            raise BadInput(f"the file {file.name!r} is listed with two labels", where=where, got=got)
+        if not splits or splits[first] != splits[i]:
+            what = "would be in train and in test" if not splits else "is in two splits"
+            raise BadInput(f"the file {file.name!r} is listed twice and {what}", where=where, do="Drop one row.")
+    if repeats:
+        warnings.warn(
+            f"{path} lists {repeats} files more than once; they count as often as they are listed.",
+            SpurlessWarning,
+            stacklevel=3,
+        )
 
 
 def columns(path: Path, names: Sequence[str], delimiter: str = ",") -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits, Transform
 from spurless.data.images import ImageFiles, read
-from spurless.data.rows import Inside, Table, reading
+from spurless.data.rows import Inside, Table, check_repeats, reading
 from spurless.data.splitting import assemble, name_groups, name_values, number_split
 
 FILE_COLUMNS = ("img_filename", "filename", "file", "path", "image", "image_path")
@@ -35,6 +35,7 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     seed: int = 0,
     delimiter: str = ",",
     stream: bool | None = None,
+    cache: bool | None = None,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -58,6 +59,8 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
         seed: of the split.
         delimiter: between cells.
         stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
+        cache: decode images once and keep them for later runs, in ``$SPURLESS_CACHE`` (True), or decode them each
+            time (False); by default they are kept if there are at least 2,000.
         transform: from a batch to what the model takes.
         augment: before ``transform``, in training only.
 
@@ -84,7 +87,9 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     codes = [a for _, a in named.values()] or [torch.full_like(y, -1)]
     if not cells.labels:
         raise BadInput("there are no rows under the header", where=path)
-    x = inputs.x if isinstance(inputs, _Numbers) else read(ImageFiles(inputs.paths, size), stream)
+    if isinstance(inputs, _Files):
+        check_repeats(path, inputs.paths, cells.labels, cells.splits)
+    x = inputs.x if isinstance(inputs, _Numbers) else read(ImageFiles(inputs.paths, size), stream, cache=cache)
     return assemble(
         Grouped(
             x,

@@ -23,7 +23,7 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.data.images import ImageFiles, read
 from spurless.data.layout import Layout, compare, find
 from spurless.data.limits import check_least
-from spurless.data.rows import Inside, codes, columns
+from spurless.data.rows import Inside, check_repeats, codes, columns
 from spurless.data.splitting import assemble
 from spurless.data.transforms import augmentation
 
@@ -61,6 +61,7 @@ class WaterbirdsConfig:
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     size: int = 224  # pixels; the papers
     augment: str = "none"  # none, flip or crop-flip, in training
+    cache: bool | None = None  # keep decoded images for later runs; None: if there are many
     seed: int = 0  # decides nothing: the splits are published
 
 
@@ -73,7 +74,7 @@ def waterbirds(config: WaterbirdsConfig = DEFAULT) -> Splits:
     augment = augmentation(config.augment, config.size)
     folder = find(CARD.name, LAYOUT, config.root)
     paths, y, a, split = _table(folder)
-    x = read(ImageFiles(paths, config.size), None)
+    x = read(ImageFiles(paths, config.size), None, cache=config.cache)
     whole = Grouped(x, y, a, GROUPS, augment=augment)
     splits = assemble(whole, split, seeds=Seeds(config.seed), name=CARD.name, options=asdict(config))
     return compare(splits, PUBLISHED)
@@ -85,7 +86,9 @@ def _table(folder: Path) -> tuple[list[Path], Tensor, Tensor, Tensor]:
     cells = columns(path, ("img_filename", "y", "place", "split"))
     paths = [inside.file(name, f"{path}, row {row}") for row, name in enumerate(cells["img_filename"], start=2)]
     y, a = (codes(cells[name], BINARY, path, name) for name in ("y", "place"))
-    return paths, y, a, codes(cells["split"], SPLITS, path, "split")
+    split = codes(cells["split"], SPLITS, path, "split")
+    check_repeats(path, paths, cells["y"], split.tolist())
+    return paths, y, a, split
 
 
 DATASET = Dataset(card=CARD, config=WaterbirdsConfig, make=waterbirds, layout=LAYOUT)

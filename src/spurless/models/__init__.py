@@ -20,7 +20,9 @@ from spurless.models.resnet_small import SmallResNetConfig, resnet20, resnet32
 from spurless.models.shapes import Shape
 from spurless.models.small_cnn import SmallCNNConfig, small_cnn
 from spurless.models.timm_zoo import TimmConfig, timm_model
+from spurless.models.token_mean import TokenMeanConfig, token_mean
 from spurless.models.torchvision_zoo import TorchvisionConfig, torchvision_model
+from spurless.models.transformers_zoo import TransformersConfig, transformers_model
 from spurless.models.vgg11 import VGG11Config, vgg11
 from spurless.models.weights import load_weights, save_weights
 from spurless.models.wrapping import wrap
@@ -35,6 +37,8 @@ class Architecture:
     builder: Callable[..., Classifier]
     """(input_shape, n_classes, config) -> Classifier; a family takes the member's name first"""
     description: str
+    text: bool = False
+    """Whether it takes a dict of token ids and their mask rather than a tensor."""
 
     @property
     def family(self) -> str | None:
@@ -57,6 +61,14 @@ MODELS: dict[str, Architecture] = {
         Architecture("resnet32", SmallResNetConfig, resnet32, "ResNet-32 for 32x32 images (MaskTune)"),
         Architecture("torchvision:NAME", TorchvisionConfig, torchvision_model, "any torchvision classification model"),
         Architecture("timm:NAME", TimmConfig, timm_model, "any timm model with a linear head (extra: timm)"),
+        Architecture("token-mean", TokenMeanConfig, token_mean, "text: word vectors, averaged, and an MLP", text=True),
+        Architecture(
+            "transformers:NAME",
+            TransformersConfig,
+            transformers_model,
+            "text: an encoder of transformers, such as transformers:minilm (extra: text)",
+            text=True,
+        ),
     )
 }
 
@@ -112,27 +124,30 @@ def build(
     """
     row = architecture_named(name)
     config = configure(row.config, options, name)
-    shape, classes = _sizes(name, data, input_shape, n_classes)
+    shape, classes = _sizes(row, data, input_shape, n_classes)
+    example = _example(row, data, shape)
     try:
         with Seeds(seed).borrowed("init"):
             model = row.builder(shape, classes, config)
         with evaluating(model), torch.no_grad():  # a net that cannot take the input says so now
-            model(torch.zeros(1, *shape))
+            model(example)
     except SpurlessError:
         raise
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
         raise BadInput(
             f"{name} cannot take inputs of shape {shape}: {first_line(error)}",
-            do="Most nets of a zoo are made for 3x224x224: enlarge the images, or use small-cnn or resnet20.",
+            do="Tokenise the text as the encoder does: tokenizer=, max_length=."
+            if row.text
+            else "Most nets of a zoo are made for 3x224x224: enlarge the images, or use small-cnn or resnet20.",
         ) from error
     model.name = name
     model.options = {"input_shape": shape, "n_classes": classes, **asdict(config)}
-    model.verify(torch.zeros(1, *shape))
+    model.verify(example)
     return model
 
 
 def architecture_named(name: str) -> Architecture:
-    """Return the row of that name; ``torchvision:NAME`` and ``timm:NAME`` stand for all their members."""
+    """Return the row of that name; ``torchvision:NAME`` and the other families stand for all their members."""
     prefix, colon, member = name.partition(":")
     for row in MODELS.values():
         if colon and row.family == prefix and member:
@@ -142,16 +157,10 @@ def architecture_named(name: str) -> Architecture:
     return MODELS[name]
 
 
-def _sizes(name: str, data: Data | None, input_shape: Shape | None, n_classes: int | None) -> tuple[Shape, int]:
+def _sizes(row: Architecture, data: Data | None, input_shape: Shape | None, n_classes: int | None) -> tuple[Shape, int]:
+    name = row.name
     if data is not None:
-        if input_shape is None:
-            example = data.train.example(1)
-            if isinstance(example, dict):
-                raise BadInput(
-                    f"{name} takes tensors, and this data is a dict of them (text)",
-                    do="Wrap a transformers model: wrap(AutoModelForSequenceClassification.from_pretrained(...)).",
-                )
-            input_shape = tuple(example.shape[1:])
+        input_shape = _shape(row, data.train.example(1)) if input_shape is None else input_shape
         n_classes = len(data.groups.labels) if n_classes is None else n_classes
     if input_shape is None or n_classes is None:
         raise BadInput(f"{name} needs to know its inputs", do="Pass data, or both input_shape= and n_classes=.")
@@ -161,6 +170,41 @@ def _sizes(name: str, data: Data | None, input_shape: Shape | None, n_classes: i
     if n_classes < 2:
         raise BadInput(f"{name} needs at least 2 classes", got=n_classes)
     return shape, n_classes
+
+
+def _shape(row: Architecture, example: Input) -> Shape:
+    """Return the shape of one input; of text, how many token ids it has."""
+    if not row.text:
+        if isinstance(example, dict):
+            raise BadInput(
+                f"{row.name} takes tensors, and this data is a dict of them (text)",
+                do="Use token-mean or transformers:NAME, or wrap a transformers model: "
+                "wrap(AutoModelForSequenceClassification.from_pretrained(...)).",
+            )
+        return tuple(example.shape[1:])
+    if not isinstance(example, dict) or not {"input_ids", "attention_mask"} <= example.keys():
+        raise BadInput(
+            f"{row.name} takes text",
+            expected="a dict with input_ids and attention_mask",
+            got=", ".join(example) if isinstance(example, dict) else f"a tensor of shape {tuple(example.shape)}",
+            do="Load text with from_texts.",
+        )
+    return tuple(example["input_ids"].shape[1:])
+
+
+def _example(row: Architecture, data: Data | None, shape: Shape) -> Input:
+    """Return an input to try a model on: of text a real one, since token ids must be in its vocabulary."""
+    if not row.text:
+        return torch.zeros(1, *shape)
+    if len(shape) != 1:
+        raise BadInput(f"{row.name} takes text", expected="an input shape such as (128,), its tokens", got=shape)
+    example = None if data is None else data.train.example(2)
+    if isinstance(example, dict) and tuple(example["input_ids"].shape[1:]) == shape:
+        return example
+    return {
+        "input_ids": torch.full((1, *shape), 2),  # 0 or 1 may be padding, which has no position
+        "attention_mask": torch.ones(1, *shape, dtype=torch.long),
+    }
 
 
 __all__ = [

@@ -1,0 +1,198 @@
+"""Text: tokens are those of the tokenizer itself, made once, found by content, and made again when they are broken."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spurless.core.errors import BadInput, MissingExtra, SpurlessWarning
+from spurless.core.progress import listening
+from spurless.data import text
+from spurless.data.loader import Loader, in_order
+from spurless.data.text import from_texts, tokenise
+
+TEXTS = ["the cat sat", "a dog", "", "no"]
+PAIRS = ["it sat down on a mat", "cat", "so it goes", "yes"]
+
+
+@pytest.fixture
+def cache() -> Path:
+    return Path(os.environ["SPURLESS_CACHE"])
+
+
+def kept(cache: Path) -> list[Path]:
+    return sorted((cache / "text").glob("*.safetensors"))
+
+
+def reference(folder: str, *parts: Any, max_length: int) -> dict[str, Tensor]:
+    import transformers
+
+    found = transformers.AutoTokenizer.from_pretrained(folder)(
+        *parts, truncation=True, max_length=max_length, padding="longest", return_tensors="pt"
+    )
+    return {key: value.int() for key, value in found.items()}
+
+
+@pytest.mark.parametrize("pairs", [None, PAIRS])
+@pytest.mark.parametrize("max_length", [8, 64])
+def test_the_tokens_are_those_of_the_tokenizer_itself(
+    speller: str, pairs: list[str] | None, max_length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "CHUNK", 3)  # a last chunk that is not full
+    expected = reference(speller, TEXTS, *([] if pairs is None else [pairs]), max_length=max_length)
+    for _ in range(2):  # made, then found
+        x = tokenise(TEXTS, pairs, tokenizer=speller, max_length=max_length)
+        assert x.keys() == expected.keys() == {"input_ids", "attention_mask", "token_type_ids"}
+        for key, value in expected.items():
+            assert x[key].dtype == torch.int32
+            assert torch.equal(x[key], value), key
+
+
+def test_a_tokenizer_without_token_types_gives_none(tmp_path: Path, make_tokenizer: Callable[..., str]) -> None:
+    folder = make_tokenizer(tmp_path / "roberta-like")
+    config = Path(folder) / "tokenizer_config.json"
+    listed = '"model_input_names": ["input_ids", "attention_mask"],'
+    config.write_text(config.read_text().replace("{", "{" + listed, 1))
+    assert tokenise(TEXTS, PAIRS, tokenizer=folder, max_length=16).keys() == {"input_ids", "attention_mask"}
+
+
+def test_the_second_time_nothing_is_tokenised(speller: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tokenise(TEXTS, tokenizer=speller, max_length=8)
+    assert len(kept(cache)) == 1
+    monkeypatch.setitem(sys.modules, "transformers", None)  # not even imported
+    again = tokenise(TEXTS, tokenizer=speller, max_length=8)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    with pytest.raises(MissingExtra, match="Text needs the package 'transformers'"):
+        tokenise(["other"], tokenizer=speller, max_length=8)
+
+
+def test_the_key_is_the_content_and_not_the_path(
+    tmp_path: Path, cache: Path, make_tokenizer: Callable[..., str]
+) -> None:
+    one, same = make_tokenizer(tmp_path / "one"), make_tokenizer(tmp_path / "two")
+    other = make_tokenizer(tmp_path / "three", ("cat", "dog"))
+    tokenise(TEXTS, tokenizer=one, max_length=8)
+    tokenise(TEXTS, tokenizer=same, max_length=8)
+    assert len(kept(cache)) == 1
+    changes: list[tuple[Any, Any, str, int]] = [
+        (TEXTS, None, other, 8),
+        (TEXTS, None, one, 9),
+        (TEXTS, PAIRS, one, 8),
+        (PAIRS, TEXTS, one, 8),
+        ([*TEXTS[1:], TEXTS[0]], None, one, 8),
+        ([*TEXTS, *PAIRS], None, one, 8),
+    ]
+    for number, (texts, pairs, folder, length) in enumerate(changes, start=2):
+        tokenise(texts, pairs, tokenizer=folder, max_length=length)
+        assert len(kept(cache)) == number
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "foreign", "wrong"])
+def test_a_broken_file_is_made_again(speller: str, cache: Path, harm: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    first = tokenise(TEXTS, PAIRS, tokenizer=speller, max_length=32)
+    (path,) = kept(cache)
+    whole, tensors = path.read_bytes(), load_file(path)
+    if harm == "wrong":  # a whole file, but of fewer texts
+        save_file({**tensors, "lengths": tensors["lengths"][:-1].clone()}, path)
+    else:
+        path.write_bytes({"cut": whole[:-7], "empty": b"", "foreign": b"\x80\x04pickle"}[harm])
+    again = tokenise(TEXTS, PAIRS, tokenizer=speller, max_length=32)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert path.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_warned_of(
+    speller: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "file"))
+    with pytest.warns(SpurlessWarning, match=r"The tokens could not be kept.*cannot write here.*\$SPURLESS_CACHE"):
+        x = tokenise(TEXTS, tokenizer=speller, max_length=8)
+    assert len(x["input_ids"]) == 4
+
+
+def test_progress_is_told_by_the_text(speller: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(text, "CHUNK", 2)
+    monkeypatch.setattr(text, "teller", lambda stage, total: lambda done: heard.append((stage, done, total)))
+    with listening(None):
+        tokenise(TEXTS[:3], tokenizer=speller, max_length=8)
+    assert heard == [("tokenise", 2, 3), ("tokenise", 3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "pairs", "length", "said"),
+    [
+        ([], None, 8, "there are no texts"),
+        ("one text", None, 8, "texts must be a list of texts"),
+        (["a", None], None, 8, "the text of example 1 is no text .got None"),
+        (["a"], [3], 8, "the pair of example 0 is no text .got 3"),
+        (["a"], ["b", "c"], 8, "texts and pairs differ in number .expected 1, got 2"),
+        (["a"], None, 3, "max_length must be at least 4 .got 3"),
+    ],
+)
+def test_what_cannot_be_tokenised_is_a_sentence(speller: str, texts: Any, pairs: Any, length: int, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        tokenise(texts, pairs, tokenizer=speller, max_length=length)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(BadInput, match=rf"{tmp_path}: the tokenizer (cannot be opened|has no vocabulary)"):
+        tokenise(["a"], tokenizer=str(tmp_path), max_length=8)
+
+
+def test_own_text_in_one_call(speller: str, spoken: Callable[[Tensor], str]) -> None:
+    texts = [f"{'good' if i % 2 else 'bad'} {i}" for i in range(40)]
+    data = from_texts(
+        texts,
+        ["good" if i % 2 else "bad" for i in range(40)],
+        ["long" if i % 3 else None for i in range(40)],
+        ["test" if i >= 30 else "val" if i >= 20 else "train" for i in range(40)],
+        tokenizer=speller,
+        max_length=16,
+    )
+    assert (data.groups.labels, data.groups.attributes) == (("bad", "good"), ("long",))
+    assert [len(split) for split in (data.train, data.val, data.test)] == [20, 10, 10]
+    for k, split in enumerate((data.train, data.val, data.test)):
+        assert isinstance(split.x, dict)
+        said = [spoken(ids) for ids in split.x["input_ids"]]
+        assert said == texts[(0, 20, 30)[k] : (20, 30, 40)[k]]
+        assert [data.groups.labels[y] for y in split.y] == [text.split()[0] for text in said]
+        assert split.a.tolist() == [0 if int(text.split()[1]) % 3 else -1 for text in said]
+    batch = next(iter(Loader(data.train, in_order(20), 6).batches()))
+    assert isinstance(batch.x, dict)
+    assert batch.x["input_ids"].shape[0] == 6
+
+
+def test_numbers_get_the_name_of_their_column_and_columns_are_crossed(speller: str) -> None:
+    y = torch.tensor([0, 1] * 100)
+    a = {"place": ["here", "there"] * 100, "time": [0] * 100 + [1] * 100}
+    data = from_texts([f"text {i}" for i in range(200)], y, a, tokenizer=speller, name="mine")
+    assert data.groups.labels == ("label 0", "label 1")
+    assert data.groups.attributes == ("here & time 0", "here & time 1", "there & time 0", "there & time 1")
+    assert data.name == "mine"
+    assert len(data.train) == 140  # 70 %
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"labels": ["a"] * 9}, "'label' and the texts differ in number .expected 10, got 9"),
+        ({"labels": ["a", None] * 5}, "example 1 has no label"),
+        ({"attributes": ["x"]}, "'attribute' and the texts differ in number"),
+        ({"attributes": {"split": ["x"] * 10}}, "an attribute cannot be called 'split'"),
+        ({"split": ["train", "trane"] * 5}, "split of example 1: the split 'trane' is unknown"),
+    ],
+)
+def test_own_text_that_does_not_fit_is_a_sentence(speller: str, change: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"texts": list("abcdefghij"), "labels": ["x", "y"] * 5, "tokenizer": speller, **change}
+    with pytest.raises(BadInput, match=said):
+        from_texts(**given)
