@@ -103,7 +103,7 @@ def _baseline_parts(path: Path) -> list[str]:
         "the training groups, balanced over groups; and in the worst group, with the range over seeds. Made by "
         "`python benchmarks/baselines.py`, whose records are `benchmarks/records/erm_baselines.jsonl`, on "
         f"{_several(_machine(record.hardware) for found in runs.values() for record in found)}. Settings and models "
-        "are in that file; nothing was tuned.",
+        "are in that file; no test split decided any of them.",
         _table(("baseline", "seeds", "average", "adjusted", "balanced", "worst group", "seconds"), rows),
         *([f"Noted in the records: {notes}"] if notes else []),
     ]

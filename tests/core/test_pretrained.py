@@ -99,12 +99,19 @@ def test_code_beside_the_files_is_never_run(tmp_path: Path) -> None:
     assert not witness.exists()
 
 
-def test_transformers_speaks_as_before_afterwards() -> None:
+@pytest.mark.parametrize("bars", [True, False])
+def test_transformers_speaks_as_before_afterwards(bars: bool) -> None:
     logging = pytest.importorskip("transformers").logging
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    during = open_pretrained(lambda *_, **__: (logging.get_verbosity(), logging.is_progress_bar_enabled()), "x", "y")
-    assert during == (logging.ERROR, False)
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    try:
+        logging.set_verbosity(logging.INFO)
+        logging.enable_progress_bar() if bars else logging.disable_progress_bar()
+        told = open_pretrained(lambda *_, **__: (logging.get_verbosity(), logging.is_progress_bar_enabled()), "x", "y")
+        assert told == (logging.ERROR, False)
+        assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (logging.INFO, bars)
+    finally:
+        logging.set_verbosity(level)
+        logging.enable_progress_bar() if shown else logging.disable_progress_bar()
 
 
 def test_without_transformers_the_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

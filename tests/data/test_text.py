@@ -100,7 +100,9 @@ def test_a_broken_file_is_made_again(speller: str, cache: Path, harm: str) -> No
     (path,) = kept(cache)
     whole, tensors = path.read_bytes(), load_file(path)
     if harm == "wrong":  # a whole file, but of fewer texts
-        save_file({**tensors, "lengths": tensors["lengths"][:-1].clone()}, path)
+        rest = int(tensors["lengths"][:-1].sum())
+        fewer = {key: value[:rest].clone() for key, value in tensors.items() if key in ("ids", "types")}
+        save_file({**tensors, **fewer, "lengths": tensors["lengths"][:-1].clone()}, path)
     else:
         path.write_bytes({"cut": whole[:-7], "empty": b"", "foreign": b"\x80\x04pickle"}[harm])
     again = tokenise(TEXTS, PAIRS, tokenizer=speller, max_length=32)
@@ -145,8 +147,15 @@ def test_what_cannot_be_tokenised_is_a_sentence(speller: str, texts: Any, pairs:
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    with pytest.raises(BadInput, match=rf"{tmp_path}: the tokenizer (cannot be opened|has no vocabulary)"):
+    with pytest.raises(BadInput, match=rf"{tmp_path}: the tokenizer (cannot be opened|knows no words)"):
         tokenise(["a"], tokenizer=str(tmp_path), max_length=8)
+
+
+def test_a_model_that_was_saved_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(tmp_path)
+    with pytest.raises(BadInput, match=rf"{tmp_path}: the tokenizer (cannot be opened|knows no words)"):
+        tokenise(["a"], tokenizer=str(tmp_path), max_length=8)  # every word would be unknown to it
 
 
 def test_own_text_in_one_call(speller: str, spoken: Callable[[Tensor], str]) -> None:

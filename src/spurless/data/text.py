@@ -99,7 +99,7 @@ def tokenise(
     """
     _check(texts, pairs, max_length)
     content = _content(tokenizer)
-    key = digest("tokens", SCHEMA, content, max_length, len(texts), *texts, pairs is not None, *(pairs or ()))
+    key = digest("tokens", SCHEMA, content, max_length, len(texts), *texts, *(pairs or ()))
     path = cache_folder() / "text" / f"{key}.safetensors"
     tokens = _kept(path, len(texts))
     if tokens is None:
@@ -144,8 +144,8 @@ def _hashed(folder: Path) -> str:
 def _open(tokenizer: str) -> Any:
     transformers = transformers_for("Text")
     opened = open_pretrained(transformers.AutoTokenizer.from_pretrained, tokenizer, "tokenizer")
-    if len(opened) < 2:  # a folder without a vocabulary gives an empty one
-        raise BadInput("the tokenizer has no vocabulary", where=encoder_folder(tokenizer), expected="tokenizer.json")
+    if len(opened) <= len(set(opened.all_special_ids)):  # of a model that was saved without its tokenizer
+        raise BadInput("the tokenizer knows no words", where=encoder_folder(tokenizer), expected="tokenizer.json")
     return opened
 
 
