@@ -32,6 +32,8 @@ TUNE = {"epochs": 20, "batch_size": 64, "optimiser": "adam", "lr": 0.001, "weigh
 FLIP = {"augment": "flip"}
 # a linear probe is convex: long enough to arrive
 PROBE = {"epochs": 100, "batch_size": 256, "optimiser": "adam", "lr": 1e-3, "weight_decay": 0.0}
+# fine-tuning of an encoder of text: within the ranges of Devlin et al. 2019
+BERT = {"epochs": 4, "batch_size": 32, "optimiser": "adamw", "lr": 5e-5, "weight_decay": 0.01, "schedule": "linear"}
 # DCWP's pretraining of Colored MNIST (authors' code): Adam 0.01, betas .9 and .99, 10,000 steps of 256
 DCWP = {"steps": 10_000, "epochs": 1000, "batch_size": 256, "optimiser": "adam", "lr": 0.01, "beta2": 0.99}
 # MaskTune's biased MNIST: SGD .01, momentum .9, batch 128; 30 of its 100 epochs
@@ -73,7 +75,11 @@ BASELINES = (
             Baseline(name, "timm:tf_efficientnet_lite0", PROBE, {}, LITE0, probe=True),
         )
     ),
-    *(Baseline(name, "transformers:minilm", PROBE, probe=True) for name in ("mnli20k", "reviews-source")),
+    *(
+        Baseline(name, "transformers:minilm", PROBE if probe else BERT, probe=probe)
+        for name in ("mnli20k", "reviews-source")
+        for probe in (False, True)
+    ),
 )
 
 
