@@ -156,7 +156,7 @@ def performance_page(folder: Path) -> str:
     parts = [
         NOTE,
         "# Performance",
-        "What the loop costs, beside loops written by hand, in one process; the ways take turns and the median counts. "
+        "What things cost beside the plain way to do them, in one process; the ways take turns and the median counts. "
         "The machines are shared: a difference of a few percent is noise. Nothing on this page is typed: it is made of "
         "the records in `benchmarks/records/`.",
     ]
@@ -170,10 +170,43 @@ def performance_page(folder: Path) -> str:
             ]
             header = ("way", "iterations per second", f"ratio to {next(iter(ways))}")
             parts += [f"## {work}", _table(header, rows), _made_by(record, "benchmarks/loop_overhead.py")]
+    parts += _image_parts(folder)
     imports = json.loads((folder / "import_time.json").read_text(encoding="utf-8"))
     lines = [(f"`import {name}`", f"{value:.2f}") for name, value in imports["median seconds"].items()]
     parts += ["## Importing", _table(("what", "seconds"), lines), _made_by(imports, "benchmarks/import_time.py")]
     return _page(parts)
+
+
+def _image_parts(folder: Path) -> list[str]:
+    """Return what decoding and corrupting cost, each beside the form that it replaces."""
+    parts = []
+    for path in sorted(folder.glob("decode_*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        ways, settings = record["results"], record["settings"]
+        first = next(iter(ways.values()))["images_per_second"]
+        rows = [(w, f"{r['images_per_second']:,.0f}", f"{r['images_per_second'] / first:.1f}") for w, r in ways.items()]
+        parts += [
+            f"## Reading {settings['images']:,} JPEGs at {settings['size']} pixels",
+            _table(("way", "images per second", f"ratio to {next(iter(ways))}"), rows),
+            _made_by(record, "benchmarks/decode.py"),
+        ]
+    for path in sorted(folder.glob("corruptions_*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rows = [
+            (
+                name,
+                f"{speeds['batched']:,.0f}",
+                f"{speeds['one by one']:,.0f}",
+                f"{speeds['batched'] / speeds['one by one']:.0f}",
+            )
+            for name, speeds in record["images_per_second"].items()
+        ]
+        parts += [
+            f"## Corrupting images of 32 pixels, {_machine(record['hardware'])}",
+            _table(("corruption, level 5", "images per second, batched", "one by one", "ratio"), rows),
+            _made_by(record, "benchmarks/corruptions.py"),
+        ]
+    return parts
 
 
 def _made_by(record: dict[str, Any], script: str) -> str:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         from_folder,
         from_huggingface,
         from_npz,
+        from_pack,
         from_tensors,
+        from_texts,
         load,
     )
     from spurless.models import Classifier, build, wrap
@@ -47,7 +49,9 @@ _HOMES = {
         "from_folder",
         "from_huggingface",
         "from_npz",
+        "from_pack",
         "from_tensors",
+        "from_texts",
         "load",
     ),
     "spurless.models": ("Classifier", "build", "wrap"),
@@ -65,6 +69,8 @@ __all__ = [  # noqa: RUF022  in the order in which one meets them
     "from_folder",
     "from_csv",
     "from_npz",
+    "from_pack",
+    "from_texts",
     "from_tensors",
     "from_dataset",
     "from_huggingface",

@@ -190,3 +190,14 @@ def test_fit_draws_no_bar_where_none_is_wanted(
     monkeypatch.setattr(import_module("spurless.cli.fit"), "open_data", stop)
     assert cli("fit", "erm", *words).status == 2
     assert asked == [quiet]
+
+
+def test_a_csv_of_texts_is_opened_by_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("review,kind\n" + "".join(f"good {i},{'a' if i % 2 else 'b'}\n" for i in range(20)))
+    options = {"tokenizer": "words", "max_length": "8"}
+    splits = open_data(str(path), options, Columns(label="kind", text="review"), 0, quiet=True)
+    assert splits.options["max_length"] == 8
+    assert isinstance(splits.train.x, dict)
+    with pytest.raises(BadInput, match=r"own texts have no option 'size' \(expected tokenizer or max_length\)"):
+        open_data(str(path), {"size": "8"}, Columns(label="kind", text="review"), 0, quiet=True)

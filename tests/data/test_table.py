@@ -274,3 +274,34 @@ def test_a_file_listed_in_train_and_in_test_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(BadInput, match=r"t.csv, rows 2 and 3: the file 'a b é.png' is listed twice and is in two"):
         from_csv(path, label="kind", split="fold")
+
+
+def test_a_table_of_texts_keeps_its_words_labels_and_splits(tmp_path: Path) -> None:
+    rows = [
+        f"{i},the film was {'good' if i % 2 else 'bad'},{'web' if i % 4 < 2 else 'print'},why {i}" for i in range(40)
+    ]
+    path = write(tmp_path / "t.csv", "id,review,source,question", *rows)
+    data = from_csv(path, label="source", text="review", tokenizer="words", max_length=8)
+    assert isinstance(data.train.x, dict)
+    lengths = data.train.x["attention_mask"].sum(dim=1)
+    assert set(lengths.tolist()) == {6}  # two marks and four words
+    assert data.groups.labels == ("print", "web")
+    assert data.options["tokenizer"] == "words"
+    pairs = from_csv(path, label="source", text=("review", "question"), tokenizer="words", max_length=16)
+    assert isinstance(pairs.train.x, dict)
+    assert set(pairs.train.x["token_type_ids"].sum(dim=1).tolist()) == {3}  # why, the number, the mark
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"text": "words"}, r"t.csv: no column is called 'words'"),
+        ({"text": ("review",) * 3}, r"t.csv: a row has one text or a pair of them"),
+        ({"text": "review", "features": ["mark"]}, r"text and features are both given"),
+        ({"text": "review", "root": "."}, r"text and root are both given"),
+    ],
+)
+def test_what_is_no_table_of_texts_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    path = write(tmp_path / "t.csv", "mark,review,source", "1,good,web", "0,bad,print")
+    with pytest.raises(BadInput, match=said):
+        from_csv(path, label="source", tokenizer="words", **options)

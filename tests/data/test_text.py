@@ -14,7 +14,8 @@ from spurless.core.errors import BadInput, MissingExtra, SpurlessWarning
 from spurless.core.progress import listening
 from spurless.data import text
 from spurless.data.loader import Loader, in_order
-from spurless.data.text import from_texts, tokenise
+from spurless.data.text import choose_tokenizer, from_texts, tokenise
+from spurless.data.words import number as word_number
 
 TEXTS = ["the cat sat", "a dog", "", "no"]
 PAIRS = ["it sat down on a mat", "cat", "so it goes", "yes"]
@@ -205,3 +206,35 @@ def test_own_text_that_does_not_fit_is_a_sentence(speller: str, change: dict[str
     given: dict[str, Any] = {"texts": list("abcdefghij"), "labels": ["x", "y"] * 5, "tokenizer": speller, **change}
     with pytest.raises(BadInput, match=said):
         from_texts(**given)
+
+
+def test_auto_is_the_best_that_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "encoder_folder", lambda _: "somewhere")
+    assert choose_tokenizer("auto") == "minilm"
+    assert choose_tokenizer("some/folder") == "some/folder"
+
+    def absent(name: str) -> str:
+        raise BadInput(f"the encoder {name!r} is not installed")
+
+    monkeypatch.setattr(text, "encoder_folder", absent)
+    with pytest.warns(SpurlessWarning, match=r"No tokenizer is installed, so words are numbered by a hash.*tokenizer="):
+        assert choose_tokenizer("auto") == "words"
+
+
+def test_words_need_nothing_and_are_kept_like_other_tokens(cache: Path) -> None:
+    found = tokenise(["a cat", "no"], ["A dog", ""], tokenizer="words", max_length=16)
+    assert found["input_ids"].tolist() == [
+        [1, word_number("a"), word_number("cat"), 2, word_number("a"), word_number("dog"), 2],
+        [1, word_number("no"), 2, 2, 0, 0, 0],
+    ]
+    assert found["attention_mask"].sum(dim=1).tolist() == [7, 4]
+    assert found["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 0, 0, 0]]
+    again = tokenise(["a cat", "no"], ["A dog", ""], tokenizer="words", max_length=16)
+    assert all(torch.equal(found[key], again[key]) for key in found)
+    assert len(kept(cache)) == 1
+
+
+def test_the_default_names_the_tokenizer_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "choose_tokenizer", lambda _: "words")
+    data = from_texts(["good film", "bad film"] * 10, ["good", "bad"] * 10)
+    assert data.options["tokenizer"] == "words"

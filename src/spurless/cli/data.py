@@ -20,6 +20,7 @@ from spurless.cli.flags import (
     CsvLabel,
     CsvRoot,
     CsvSplit,
+    CsvText,
     DataArgument,
     DataOption,
     Json,
@@ -103,6 +104,7 @@ def check(
     split: CsvSplit = None,
     features: CsvFeatures = None,
     file: CsvFile = None,
+    text: CsvText = None,
     root: CsvRoot = None,
     seed: Seed = 0,
     json: Json = False,
@@ -121,7 +123,7 @@ def check(
     """
     from spurless.data import DATASETS
 
-    columns = Columns(label, attribute, split, features, file, root)
+    columns = Columns(label, attribute, split, features, file, root, text)
     with noting_what_is_missing() as missing:
         splits = open_data(source, pairs(data_option, "--data-option"), columns, seed, quiet)
     with progress_bar(quiet) as bar, listening(bar):

@@ -15,6 +15,7 @@ from spurless.cli.flags import (
     CsvLabel,
     CsvRoot,
     CsvSplit,
+    CsvText,
     DataArgument,
     DataOption,
     Json,
@@ -42,6 +43,7 @@ def describe(
     split: CsvSplit = None,
     features: CsvFeatures = None,
     file: CsvFile = None,
+    text: CsvText = None,
     root: CsvRoot = None,
     seed: Seed = 0,
     json: Json = False,
@@ -61,7 +63,7 @@ def describe(
     from spurless.data import DATASETS
 
     options = pairs(data_option, "--data-option")
-    columns = Columns(label, attribute, split, features, file, root)
+    columns = Columns(label, attribute, split, features, file, root, text)
     told: dict[str, Any] = {}
     if source in DATASETS:
         dataset = DATASETS[source]

@@ -18,6 +18,7 @@ from spurless.cli.flags import (
     CsvLabel,
     CsvRoot,
     CsvSplit,
+    CsvText,
     DataArgument,
     DataOption,
     Quiet,
@@ -64,6 +65,7 @@ def show(
     split: CsvSplit = None,
     features: CsvFeatures = None,
     file: CsvFile = None,
+    text: CsvText = None,
     root: CsvRoot = None,
     seed: Seed = 0,
     quiet: Quiet = False,
@@ -83,7 +85,7 @@ def show(
 
     if part not in (*PARTS, "all"):
         raise UnknownName("split", part, (*PARTS, "all"))
-    columns = Columns(label, attribute, split, features, file, root)
+    columns = Columns(label, attribute, split, features, file, root, text)
     splits = open_data(source, pairs(data_option, "--data-option"), columns, seed, quiet, lazy=True)
     print(write_sheet(out, collect(splits, PARTS if part == "all" else (part,), per_group, seed)).resolve())
 

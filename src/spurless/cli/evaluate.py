@@ -17,6 +17,7 @@ from spurless.cli.flags import (
     CsvLabel,
     CsvRoot,
     CsvSplit,
+    CsvText,
     Data,
     DataOption,
     Device,
@@ -40,6 +41,7 @@ def evaluate(
     split: CsvSplit = None,
     features: CsvFeatures = None,
     file: CsvFile = None,
+    text: CsvText = None,
     root: CsvRoot = None,
     model: Annotated[
         str | None,
@@ -74,7 +76,7 @@ def evaluate(
 
     info = weights_info(weights)
     splits = open_data(
-        data, pairs(data_option, "--data-option"), Columns(label, attribute, split, features, file, root), seed
+        data, pairs(data_option, "--data-option"), Columns(label, attribute, split, features, file, root, text), seed
     )
     chosen = model or info.get("name")
     if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):

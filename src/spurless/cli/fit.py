@@ -24,6 +24,7 @@ from spurless.cli.flags import (
     CsvLabel,
     CsvRoot,
     CsvSplit,
+    CsvText,
     Data,
     DataOption,
     Device,
@@ -60,6 +61,7 @@ def fit(
     split: CsvSplit = None,
     features: CsvFeatures = None,
     file: CsvFile = None,
+    text: CsvText = None,
     root: CsvRoot = None,
     model: Model = "small-cnn",
     model_option: ModelOption = [],
@@ -129,7 +131,7 @@ def fit(
     }  # fmt: skip
     written = _sections(config)
     train = {**written["train"], **{key: value for key, value in said.items() if value is not None}}
-    columns = Columns(label, attribute, split, features, file, root)
+    columns = Columns(label, attribute, split, features, file, root, text)
     data_options = {**written["data"], **pairs(data_option, "--data-option")}
     model_options = {**written["model"], **pairs(model_option, "--model-option")}
     method_options = {**written["method"], **pairs(method_option, "--method-option")}

@@ -65,6 +65,12 @@ CsvFile = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+CsvText = Annotated[
+    str | None,
+    typer.Option(
+        help="CSV column of the text, of a pair as A,B; for tables of texts.", metavar="COLUMNS", rich_help_panel=DATA
+    ),
+]
 CsvRoot = Annotated[
     Path | None,
     typer.Option(

@@ -29,6 +29,7 @@ class Columns:
     features: str | None = None
     file: str | None = None
     root: Path | None = None
+    text: str | None = None
 
 
 def open_data(
@@ -115,6 +116,8 @@ def _open_own(source: str, options: Mapping[str, Any], columns: Columns, seed: i
             f"{source!r} is no dataset's name, and no folder, CSV or npz file",
             do=f"{did_you_mean(source, DATASETS)} See the names: spurless ls datasets".strip(),
         )
+    if columns.text is not None and kind in (".csv", ".tsv"):
+        return _open_csv(path, columns, seed, _text_options(options))
     if unknown := sorted(set(options) - {"size"}):
         raise BadInput(f"own data have no option {unknown[0]!r}", expected="size (of the images, in pixels)")
     sized: dict[str, Any] = {"size": _whole(options, "size")} if "size" in options else {}
@@ -146,7 +149,7 @@ def _open_npz(path: Path, columns: Columns, seed: int, sized: dict[str, Any], re
 def _refuse_columns(columns: Columns, source: str) -> None:
     if columns != Columns():
         raise BadInput(
-            "--label, --attribute, --split, --features, --file and --root are for CSV files",
+            "--label, --attribute, --split, --features, --file, --text and --root are for CSV files",
             got=f"--data {source}",
             do="Leave them out.",
         )
@@ -165,11 +168,19 @@ def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any]) ->
         split=columns.split,
         features=columns_named(columns.features),
         file=columns.file,
+        text=columns_named(columns.text),
         root=columns.root,
         seed=seed,
         delimiter=delimiter,
         **sized,
     )
+
+
+def _text_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    if unknown := sorted(set(options) - {"tokenizer", "max_length"}):
+        raise BadInput(f"own texts have no option {unknown[0]!r}", expected="tokenizer or max_length")
+    length = {"max_length": _whole(options, "max_length")} if "max_length" in options else {}
+    return {**({"tokenizer": str(options["tokenizer"])} if "tokenizer" in options else {}), **length}
 
 
 def columns_named(text: str | None) -> tuple[str, ...] | None:

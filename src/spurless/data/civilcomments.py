@@ -11,7 +11,7 @@ JTT, SELF and others: label x whether any of the eight is mentioned, 4 groups.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from spurless.data.layout import Layout, compare, find
 from spurless.data.limits import check_choice, check_least
 from spurless.data.rows import codes, columns
 from spurless.data.splitting import assemble
-from spurless.data.text import tokenise
+from spurless.data.text import choose_tokenizer, tokenise
 
 LABELS = ("civil", "toxic")
 IDENTITIES = ("male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white")
@@ -70,7 +70,7 @@ class CivilCommentsConfig:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     groups: str = "overlapping"  # overlapping (WILDS: 16 groups) or coarse (JTT, SELF: 4 groups)
-    tokenizer: str = "bert-base-uncased"  # the papers; WILDS: distilbert-base-uncased
+    tokenizer: str = "auto"  # minilm where installed, else words; SELF: bert-base-uncased
     max_length: int = 220  # tokens; SELF. WILDS: 300
     seed: int = 0  # decides nothing: the splits are published
 
@@ -90,6 +90,7 @@ def civilcomments(config: CivilCommentsConfig = DEFAULT) -> Splits:
     mentioned = torch.stack([_yes(cells.pop(name), path, name) for name in IDENTITIES], dim=1)
     coarse = config.groups == "coarse"
     a = mentioned.any(dim=1).long() if coarse else mentioned
+    config = replace(config, tokenizer=choose_tokenizer(config.tokenizer))
     x = tokenise(texts, tokenizer=config.tokenizer, max_length=config.max_length)
     whole = Grouped(x, y, a, GROUPS[config.groups])
     splits = assemble(whole, split, seeds=Seeds(config.seed), name=CARD.name, options=asdict(config))

@@ -31,7 +31,7 @@ from spurless.data.layout import Layout, find, need
 from spurless.data.limits import check_choice, check_least
 from spurless.data.rows import codes, columns, reading
 from spurless.data.splitting import assemble
-from spurless.data.text import tokenise
+from spurless.data.text import choose_tokenizer, tokenise
 
 GROUPS = Groups(
     labels=("abusive", "spam", "normal", "hateful"),
@@ -70,7 +70,7 @@ class FDCL18Config:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     partition: str = "clean"  # what methods are given: clean (label x dialect) or imperfect (the dialects alone)
-    tokenizer: str = "roberta-base"  # GC-DRO
+    tokenizer: str = "auto"  # minilm where installed, else words; GC-DRO: roberta-base
     max_length: int = 128  # tokens; a tweet has fewer
     seed: int = 0  # of the split, where none is published
 
@@ -88,6 +88,7 @@ def fdcl18(config: FDCL18Config = DEFAULT) -> Splits:
     if imperfect and bool((a < 0).any()):
         raise BadInput("the imperfect partition is made of dialects", where=folder, do="Write them to dialect.csv.")
     notes = _notes(y, a, split)
+    config = replace(config, tokenizer=choose_tokenizer(config.tokenizer))
     x = tokenise(texts, tokenizer=config.tokenizer, max_length=config.max_length)
     whole = Grouped(x, y, a, GROUPS)
     if imperfect:

