@@ -97,3 +97,15 @@ def test_tokens_become_words_where_the_tokenizer_is_to_be_had(tmp_path: Path) ->
     assert text.notes == ()
     assert text.make(splits_of(x).train, 1).text == "[CLS] nobody [SEP]"
     assert text.make(splits_of(x).train, 1).caption == "example 1, 3 tokens"
+
+
+def test_a_dataset_with_words_of_its_own_is_shown_in_them() -> None:
+    from spurless.data import load
+
+    data = load("negated-claims")
+    maker = maker_for(data)
+    text = maker.make(data.train, 0).text
+    assert text is not None
+    assert text.startswith("the ")
+    assert "[sep]" in text
+    assert maker.notes == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spurless.core.errors import SpurlessError
@@ -82,8 +83,15 @@ def _numbers(splits: Splits, shape: tuple[int, ...], facts: tuple[tuple[str, str
 
 def _texts(splits: Splits) -> Maker:
     """Show the words, with the marks that the tokenizer puts between them; token numbers where it is not to be had."""
+    from spurless.data import DATASETS
+
     name = splits.options.get("tokenizer")
-    decode = _decoder(name) if isinstance(name, str) else None
+    own = DATASETS[splits.name].words if splits.name in DATASETS else ()
+    decode: Callable[[list[int]], str] | None = None
+    if own:
+        decode = partial(_spell, own)
+    elif isinstance(name, str):
+        decode = _decoder(name)
     note = "The data hold token numbers, and their tokenizer is not known here, so the numbers are shown."
 
     def make(split: Grouped, i: int) -> Example:
@@ -92,6 +100,10 @@ def _texts(splits: Splits) -> Maker:
         return Example(f"example {i}, {len(ids)} tokens", text=text)
 
     return Maker(make, facts=(("Input", "text"),), notes=() if decode else (note,))
+
+
+def _spell(words: tuple[str, ...], ids: list[int]) -> str:
+    return " ".join(words[i] for i in ids)
 
 
 def _decoder(tokenizer: str) -> Callable[[list[int]], str] | None:

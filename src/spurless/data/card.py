@@ -34,3 +34,5 @@ class Dataset:
     make: Callable[[Any], Splits]
     layout: Layout | None = None
     """None for a dataset that needs no files."""
+    words: tuple[str, ...] = ()
+    """What the token numbers of a text with a vocabulary of its own stand for."""

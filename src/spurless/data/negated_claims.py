@@ -156,4 +156,4 @@ def _id(word: str) -> int:
     return VOCABULARY.index(word)
 
 
-DATASET = Dataset(card=CARD, config=NegatedClaimsConfig, make=negated_claims)
+DATASET = Dataset(card=CARD, config=NegatedClaimsConfig, make=negated_claims, words=VOCABULARY)
