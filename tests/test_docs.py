@@ -61,22 +61,23 @@ def test_the_tutorial_tells_the_truth(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "said"),
+    ("page", "left"),
     [
-        (ROOT / "README.md", "worst group"),
-        (DOCS / "how-to" / "command-line.md", "worst group"),
+        (ROOT / "README.md", "report.html"),
+        (DOCS / "how-to" / "command-line.md", "report.html"),
         (DOCS / "how-to" / "datasets.md", "sheet.html"),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else "",
 )
-def test_every_command_runs(page: Path, said: str, folder: Path) -> None:
+def test_every_command_runs(page: Path, left: str, folder: Path) -> None:
     script = SHELL + "\n".join(code for _, code in blocks(page, "bash"))
     environment = {**os.environ, "SPURLESS_PYTHON": sys.executable}
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert said in done.stdout
-    assert len((folder / "runs" / "records.jsonl").read_text().splitlines()) == 2
-    assert (folder / "report.html").stat().st_size > 0
+    assert (folder / left).stat().st_size > 0
+    if left == "report.html":
+        assert "worst group" in done.stdout
+        assert len((folder / "runs" / "records.jsonl").read_text().splitlines()) == 2
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
