@@ -42,6 +42,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_importing_the_package_imports_nothing_heavy() -> None:
     rooms = "import sys, spurless, spurless.data, spurless.models, spurless.methods, spurless.bench.fitting;"
     heavy = {"lightning", "torchvision", "sklearn", "scipy", "plotly", "typer", "transformers", "timm", "datasets"}
+    heavy |= {"captum", "pytorch_grad_cam"}
     code = f"{rooms} print(*({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

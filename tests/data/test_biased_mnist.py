@@ -63,7 +63,7 @@ def test_the_original_test_set_has_no_square(small_mnist: str) -> None:
 
 def test_bad_options_are_refused() -> None:
     with pytest.raises(
-        BadInput, match=r"biased-mnist: option 'test' is unknown .*even, conflicting, unmarked, got odd"
+        BadInput, match=r"biased-mnist: option 'test' is unknown .*even, conflicting, unmarked, paper, got odd"
     ):
         biased_mnist(BiasedMnistConfig(test="odd"))
     with pytest.raises(BadInput, match=r"biased-mnist: option 'square' must fit twice .*expected 1 to 14, got 15"):

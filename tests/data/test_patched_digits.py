@@ -105,10 +105,24 @@ def test_the_two_test_sets_of_the_paper() -> None:
         (PatchedDigitsConfig(squares=3), "option 'squares' is out of range .expected 1 or 2, got 3"),
         (PatchedDigitsConfig(square=15), "option 'square' must fit twice beside each other .expected 1 to 14, got 15"),
         (PatchedDigitsConfig(val_conflicting=2.0), "option 'val_conflicting' must be a share"),
-        (PatchedDigitsConfig(test="odd"), "option 'test' is unknown .expected even, conflicting, unmarked, got odd"),
+        (
+            PatchedDigitsConfig(test="odd"),
+            "option 'test' is unknown .expected even, conflicting, unmarked, paper, got odd",
+        ),
         (PatchedDigitsConfig(square=0), "option 'square' must fit twice beside each other"),
     ],
 )
 def test_bad_options_are_refused(config: PatchedDigitsConfig, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         patched_digits(config)
+
+
+def test_the_papers_two_test_sets_are_joined_so_that_both_can_be_read_off_the_groups() -> None:
+    both, biased, original = (
+        patched_digits(PatchedDigitsConfig(test=test)).test for test in ("paper", "conflicting", "unmarked")
+    )
+    small, large = original.class_counts.tolist()
+    assert both.counts.tolist() == [0, small, large, large]
+    joined = both.x[original.y.new_tensor(range(500))], both.x[500:]  # type: ignore[index]
+    assert torch.equal(joined[0], original.x)  # type: ignore[arg-type]
+    assert torch.equal(joined[1], biased.x[biased.y == 1])  # type: ignore[index]

@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from spurless.core.errors import UnknownName
-from spurless.data.transforms import Batched, Chain, Normalise, RandomCrop, RandomFlip, Resize, augmentation
+from spurless.data.transforms import (
+    Batched,
+    Chain,
+    Normalise,
+    RandomCrop,
+    RandomFlip,
+    RandomSquare,
+    Resize,
+    augmentation,
+)
 
 
 def test_normalise_by_hand() -> None:
@@ -64,3 +73,22 @@ def test_an_augmentation_has_a_name() -> None:
     assert augmentation("crop-flip", 32) == Chain((RandomCrop(4), RandomFlip()))
     with pytest.raises(UnknownName, match=r"No augmentation is called 'flop'\. Did you mean 'flip'"):
         augmentation("flop", 32)
+
+
+def test_a_random_square_hides_one_square_of_every_size_and_place() -> None:
+    x = torch.full((4000, 3, 12, 16), 9, dtype=torch.uint8)
+    hidden = RandomSquare()(x) == 0
+    assert torch.equal(hidden[:, 0], hidden[:, 2])
+    rows, columns = hidden[:, 0].any(dim=2), hidden[:, 0].any(dim=1)
+    side = rows.sum(dim=1)
+    assert torch.equal(side, columns.sum(dim=1))
+    assert torch.equal(hidden[:, 0], rows[:, :, None] & columns[:, None, :])  # one block, and it is square
+    assert set(side.tolist()) == {2, 3, 4, 5, 6}
+    assert torch.bincount(side)[2:].min() > 4000 / 5 * 0.8  # each side alike
+    assert hidden[:, 0].float().mean(dim=0).min() > 0  # no pixel is safe
+
+
+def test_a_random_square_of_a_row_is_a_run_of_features() -> None:
+    hidden = RandomSquare()(torch.ones(500, 8)) == 0
+    assert set(hidden.sum(dim=1).tolist()) == {1, 2, 3, 4}
+    assert ((hidden.int().diff(dim=1) == 1).sum(dim=1) <= 1).all()

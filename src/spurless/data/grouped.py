@@ -12,6 +12,7 @@ from torch import Tensor
 from spurless.core.errors import UndeclaredUse
 from spurless.core.groups import Groups
 from spurless.core.provenance import digest
+from spurless.data.hidden import Faded, Hidden
 
 Input: TypeAlias = "Tensor | dict[str, Tensor]"
 Transform: TypeAlias = Callable[[Tensor], Tensor]
@@ -66,6 +67,8 @@ class Grouped:
     """Where a method is given coarser groups than label and attribute: the domain of each example."""
     domains: tuple[str, ...] = ()
     """The names of the domains."""
+    hidden: Hidden | Faded | None = None
+    """What a model shall not see of each example."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -139,7 +142,8 @@ class Grouped:
         else:
             x = Picked(self.x, index)
         domain = None if self.domain is None else self.domain[index]
-        return replace(self, x=x, y=self.y[index], a=self.a[index], domain=domain)
+        hidden = None if self.hidden is None else self.hidden.select(index)
+        return replace(self, x=x, y=self.y[index], a=self.a[index], domain=domain, hidden=hidden)
 
     def to(self, device: torch.device | str) -> Grouped:
         """Return the split on a device; a streamed ``x`` stays where it is."""
@@ -149,7 +153,8 @@ class Grouped:
         elif isinstance(x, dict):
             x = {key: value.to(device) for key, value in x.items()}
         domain = None if self.domain is None else self.domain.to(device)
-        return replace(self, x=x, y=self.y.to(device), a=self.a.to(device), domain=domain)
+        hidden = None if self.hidden is None else self.hidden.to(device)
+        return replace(self, x=x, y=self.y.to(device), a=self.a.to(device), domain=domain, hidden=hidden)
 
     def prepare(self, x: Input, training: bool = False) -> Input:
         """Turn a raw batch into what the model takes: augment (training only), transform, float."""
@@ -179,7 +184,8 @@ class Grouped:
             content = self.x.fingerprint()
         names = list(self.groups.labels), list(self.groups.attributes)
         domain = () if self.domain is None else (self.domain, list(self.domains))
-        return digest(content, self.y, self.a, *names, *domain)
+        hidden = () if self.hidden is None else (self.hidden.fingerprint(),)
+        return digest(content, self.y, self.a, *names, *domain, *hidden)
 
 
 @dataclass(frozen=True, repr=False)

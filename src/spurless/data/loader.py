@@ -136,6 +136,8 @@ class Loader:
         raise TypeError("a streamed split has no batch to gather")
 
     def _batch(self, x: Input, index: Tensor) -> Batch:
+        if self.split.hidden is not None:
+            x = self.split.hidden.apply(x, index)
         return Batch(self.split.prepare(x, self.training), self.split.y[index], self.split.a[index], index)
 
     def _read_ahead(self, at_once: Callable[[Tensor], Tensor], indices: list[Tensor]) -> Iterator[Batch]:

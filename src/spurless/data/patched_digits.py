@@ -42,7 +42,7 @@ from spurless.data.raw import Raw, Three
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 GROUPS = Groups(labels=("0 to 4", "5 to 9"), attributes=("marked", "unmarked"))
-TESTS = ("even", "conflicting", "unmarked")
+TESTS = ("even", "conflicting", "unmarked", "paper")
 CARD = Card(
     name="patched-digits",
     summary="Small against large digits; a square in the corner marks the small ones in training.",
@@ -66,7 +66,7 @@ class PatchedDigitsConfig:
     size: int = 28  # pixels; as MNIST
     sorted_assignment: bool = False  # True: the authors' order, one digit per minority
     val_conflicting: float | None = None  # None: half of each class is marked; MaskTune: 0.01, as in train
-    test: str = "even"  # half of each class marked; or conflicting, or unmarked: the two test sets of MaskTune
+    test: str = "even"  # half of each class marked; conflicting or unmarked: MaskTune's test sets; paper: both joined
     seed: int = 0
 
 
@@ -99,8 +99,8 @@ def marked(raw: Raw, config: PatchedDigitsConfig) -> Three:
     """Mark any digits, those of the twin and MNIST; the size that is configured counts for nothing here."""
     seeds, label = Seeds(config.seed), (raw.y >= 5).long()
 
-    def split(name: str, a: Tensor) -> Grouped:
-        index = raw.parts[name]
+    def split(name: str, a: Tensor, more: Tensor | None = None) -> Grouped:
+        index = raw.parts[name] if more is None else torch.cat([raw.parts[name], more])
         return Grouped(_mark(raw.x[index], a == 0, config), label[index], a, GROUPS)
 
     def biased(name: str, conflicting: float) -> Tensor:
@@ -113,9 +113,12 @@ def marked(raw: Raw, config: PatchedDigitsConfig) -> Three:
         return assign(label[raw.parts[name]], 2, 0.5, seeds.generator("attribute", name))
 
     val = even("val") if config.val_conflicting is None else biased("val", config.val_conflicting)
-    y = label[raw.test]
+    y, more = label[raw.test], None
     test = even("test") if config.test == "even" else 1 - y if config.test == "conflicting" else torch.ones_like(y)
-    return split("train", biased("train", config.conflicting)), split("val", val), split("test", test)
+    if config.test == "paper":  # all digits unmarked, then the large ones once more, marked
+        more = raw.test[y == 1]
+        test = torch.cat([test, torch.zeros_like(more)])
+    return split("train", biased("train", config.conflicting)), split("val", val), split("test", test, more)
 
 
 def _mark(images: Tensor, has: Tensor, config: PatchedDigitsConfig) -> Tensor:

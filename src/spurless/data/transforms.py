@@ -91,6 +91,36 @@ class RandomCrop:
         return padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
+@dataclass(frozen=True)
+class RandomSquare:
+    """Hide a square of each image behind zeros: its side is drawn from 2 to half the short side, then its place.
+
+    Of a row of features, a run of 1 to half of them is hidden. MaskTune's RandMask; Cutout with a side that varies.
+    """
+
+    smallest: int = 2
+    static: ClassVar[bool] = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            return torch.where(_run(x.shape[1], _sides(len(x), 1, x.shape[1] // 2, x)), 0, x)
+        height, width = x.shape[-2:]
+        side = _sides(len(x), self.smallest, min(height, width) // 2, x)
+        inside = _run(height, side)[:, :, None] & _run(width, side)[:, None, :]
+        return torch.where(inside[:, None], 0, x)
+
+
+def _sides(n: int, smallest: int, largest: int, like: Tensor) -> Tensor:
+    return torch.randint(smallest, max(smallest, largest) + 1, (n, 1), device=like.device)
+
+
+def _run(length: int, side: Tensor) -> Tensor:
+    """Return ``(n, length)``: for each example, a run of ``side`` places that begins anywhere it fits."""
+    place = torch.arange(length, device=side.device)
+    begin = (torch.rand(len(side), 1, device=side.device) * (length - side + 1)).floor()
+    return (place >= begin) & (place < begin + side)
+
+
 def augmentation(name: str, size: int) -> Transform | None:
     """Return the augmentation of that name for images of ``size`` pixels: ``none``, ``flip`` or ``crop-flip``.
 

@@ -19,6 +19,8 @@ from spurless.methods.dfr import DFR
 from spurless.methods.erm import ERM
 from spurless.methods.group_dro import GroupDRO
 from spurless.methods.jtt import JTT
+from spurless.methods.masktune import MaskTune
+from spurless.methods.randmask import RandMask
 
 METHODS: dict[str, type[Method]] = {
     method.info.name: method
@@ -28,6 +30,8 @@ METHODS: dict[str, type[Method]] = {
         ClassResample,
         ClassSubsample,
         JTT,
+        RandMask,
+        MaskTune,
         GroupReweight,
         GroupResample,
         GroupSubsample,

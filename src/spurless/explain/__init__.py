@@ -1,0 +1,23 @@
+"""Explain: where a classifier looks; model and batch in, heat maps and attributions out."""
+
+from __future__ import annotations
+
+from spurless.explain.attribution import attribute, attribution_map
+from spurless.explain.cam import gradcam, xgradcam
+from spurless.explain.heat import EXPLAINERS, Explainer, all_maps, maps
+from spurless.explain.target import Target, find_target
+from spurless.explain.tokens import token_attribution
+
+__all__ = [
+    "EXPLAINERS",
+    "Explainer",
+    "Target",
+    "all_maps",
+    "attribute",
+    "attribution_map",
+    "find_target",
+    "gradcam",
+    "maps",
+    "token_attribution",
+    "xgradcam",
+]

@@ -1,0 +1,72 @@
+"""Probing: run a model for its gradients, and leave it as it was: modes, parameters, hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from spurless.core.errors import BadInput
+from spurless.models.classifier import Classifier, evaluating
+
+Hook: TypeAlias = Callable[[nn.Module, Any, Any], Any]
+"""Called with a module, its inputs and its output; what it returns, unless None, takes the place of the output."""
+
+
+@contextmanager
+def probing(model: nn.Module) -> Iterator[None]:
+    """Put a model in eval mode with gradients on, but with none for its parameters.
+
+    What lies before the first tensor that asks for a gradient then leaves no graph, and no gradient of a weight is
+    ever computed. A caller's ``no_grad`` or ``inference_mode`` is lifted inside the block and is back after it.
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+        try:
+            for parameter in trainable:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter in trainable:
+                parameter.requires_grad_(True)
+
+
+@contextmanager
+def watching(modules: Iterable[nn.Module], hook: Hook) -> Iterator[None]:
+    """Call ``hook`` after the forward pass of each module; take it off at the end, also after an error."""
+    handles: list[Any] = []
+    try:
+        handles.extend(module.register_forward_hook(hook) for module in modules)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def chosen_classes(model: Classifier, logits: Tensor, target: Tensor | None) -> Tensor:
+    """Return the class whose logit is explained, one per example: the given one, else the predicted one.
+
+    Raises:
+        BadInput: the target is not one whole number per example, or no class has it.
+    """
+    if target is None:
+        return logits.detach().argmax(dim=1)
+    n, classes = logits.shape
+    if target.shape != (n,) or target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise BadInput(
+            "the target must be one class per example",
+            expected=f"whole numbers of shape ({n},)",
+            got=f"{target.dtype} of shape {tuple(target.shape)}".removeprefix("torch."),
+        )
+    wrong = target[(target < 0) | (target >= classes)]
+    if len(wrong):
+        raise BadInput(f"{model.name} has no class {int(wrong[0])}", expected=f"0 to {classes - 1}")
+    return target.to(logits.device, torch.long)
+
+
+def total_score(model: Classifier, logits: Tensor, target: Tensor | None) -> Tensor:
+    """Return the sum of the explained logits; its gradient keeps the examples apart, since none reads another."""
+    return logits.gather(1, chosen_classes(model, logits, target)[:, None]).sum()

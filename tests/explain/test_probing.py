@@ -1,0 +1,83 @@
+"""Probing leaves no trace: modes, parameters, gradients, hooks and the caller's own grad mode."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spurless.core.errors import BadInput
+from spurless.explain.probing import chosen_classes, probing, total_score, watching
+from spurless.models.classifier import Classifier
+
+
+def net() -> Classifier:
+    return Classifier(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)), nn.Linear(4, 3), name="net")
+
+
+def test_modes_and_what_may_train_are_given_back_as_they_were_even_after_an_error() -> None:
+    model = net()
+    model.backbone.get_submodule("1").eval()
+    model.head.weight.requires_grad_(False)
+    modes = [m.training for m in model.modules()]
+    wanted = [p.requires_grad for p in model.parameters()]
+
+    def fail() -> None:
+        with probing(model):
+            assert not any(m.training for m in model.modules())
+            assert not any(p.requires_grad for p in model.parameters())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert [m.training for m in model.modules()] == modes
+    assert [p.requires_grad for p in model.parameters()] == wanted
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_gradients_are_on_inside_and_the_callers_mode_is_back_after(around: type) -> None:
+    model = net()
+    with around():
+        before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        with probing(model):
+            x = torch.ones(2, 3, requires_grad=True)
+            (gradient,) = torch.autograd.grad(model(x).sum(), x)
+        assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
+    assert gradient.abs().sum() > 0
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_hooks_are_gone_after_an_error() -> None:
+    model, called = net(), []
+    with pytest.raises(RuntimeError), watching(model.modules(), lambda module, *_: called.append(module)):
+        model(torch.ones(2, 5))  # 3 were expected
+    assert not any(m._forward_hooks for m in model.modules())
+    with watching(model.modules(), lambda module, *_: called.append(module)):
+        model(torch.ones(2, 3))
+    assert len(called) == 6  # three layers, the sequence, the head, the model
+    model(torch.ones(2, 3))
+    assert len(called) == 6
+
+
+def test_the_class_is_the_predicted_one_or_the_given_one() -> None:
+    logits = torch.tensor([[0.0, 5.0, 1.0], [2.0, 1.0, 0.0]])
+    assert chosen_classes(net(), logits, None).tolist() == [1, 0]
+    assert chosen_classes(net(), logits, torch.tensor([2, 1], dtype=torch.int32)).tolist() == [2, 1]
+    assert total_score(net(), logits, None) == 7.0
+    assert total_score(net(), logits, torch.tensor([2, 1])) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (
+            torch.tensor([0]),
+            r"one class per example \(expected whole numbers of shape \(2,\), got int64 of shape \(1,\)",
+        ),
+        (torch.tensor([0.0, 1.0]), "got float32"),
+        (torch.tensor([True, False]), "got bool"),
+        (torch.tensor([0, 3]), r"net has no class 3 \(expected 0 to 2\)"),
+        (torch.tensor([-1, 0]), "net has no class -1"),
+    ],
+)
+def test_a_target_that_is_none_is_refused(target: Tensor, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        chosen_classes(net(), torch.zeros(2, 3), target)

@@ -1,0 +1,212 @@
+"""The target layer: the one that a person would name, found by itself in nets of every kind."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spurless.core.errors import BadInput
+from spurless.explain.target import NoMap, Target, find_target, named_layer, token_grid
+from spurless.models import build
+from spurless.models.classifier import Classifier
+from spurless.models.masks import prune, weight_masks
+from spurless.models.wrapping import wrap
+
+
+def small_vit(pooled: str = "cls") -> nn.Module:
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    net: nn.Module = VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5)
+    assert pooled == "cls"
+    return net
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "layer"),
+    [
+        ("small-cnn", (3, 28, 28), "relu4"),  # MaskTune's: the last ReLU before the second pool
+        ("small-cnn", (1, 40, 32), "relu4"),
+        ("resnet20", (3, 32, 32), "layer3.2"),
+        ("resnet32", (3, 32, 32), "layer3.4"),  # MaskTune's
+        ("vgg11-small", (3, 32, 32), "relu5_2"),
+        ("vgg11-small", (3, 28, 28), "relu4_2"),  # stage 5 has one pixel
+        ("pooled-cnn", (3, 28, 28), "relu3"),
+        ("torchvision:resnet18", (3, 64, 64), "layer4.1"),
+        ("torchvision:resnet18", (1, 64, 64), "1.layer4.1"),  # behind the layer that repeats the grey channel
+        ("torchvision:resnet18", (3, 28, 28), "layer3.1"),  # stage 4 has one pixel
+        ("torchvision:vgg11", (3, 64, 64), "features.19"),
+        ("torchvision:densenet121", (3, 64, 64), "features.norm5"),
+        ("torchvision:mobilenet_v3_small", (3, 64, 64), "features.12"),
+        ("torchvision:squeezenet1_1", (3, 64, 64), "features.12"),
+        ("torchvision:convnext_tiny", (3, 64, 64), "features.7.2"),
+        ("torchvision:swin_t", (3, 64, 96), "permute"),
+    ],
+)
+def test_the_layer_that_a_person_would_name(name: str, shape: tuple[int, int, int], layer: str) -> None:
+    model = build(name, input_shape=shape, n_classes=3)
+    assert find_target(model, torch.rand(2, *shape)) == Target(f"backbone.{layer}")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "layer", "grid"),
+    [
+        ("test_resnet", (64, 64), "layer4.0", None),
+        ("test_vit", (64, 96), "blocks.5.norm1", (4, 6)),  # a class token is read: the input of the last attention
+        ("test_vit3", (64, 64), "norm", (4, 4)),  # the mean of the tokens is read: their last norm
+        ("swin_tiny_patch4_window7_224", (224, 224), "norm", None),  # (N, h, w, C)
+    ],
+)
+def test_the_layer_in_models_of_timm(
+    name: str, size: tuple[int, int], layer: str, grid: tuple[int, int] | None
+) -> None:
+    timm = pytest.importorskip("timm", reason="the extra timm is not installed")
+    options = {} if name == "test_resnet" else {"img_size": size}
+    model = wrap(timm.create_model(name, num_classes=3, **options))
+    assert find_target(model, torch.rand(1, 3, *size)) == Target(f"backbone.{layer}", grid)
+
+
+def test_a_transformer_whose_head_is_still_zero() -> None:
+    model = wrap(small_vit())
+    assert not model.head.weight.any()
+    assert find_target(model, torch.rand(1, 3, 32, 32)) == Target(
+        "backbone.encoder.layers.encoder_layer_1.ln_1", (4, 4)
+    )
+
+
+def test_tokens_become_a_grid_and_the_class_token_is_dropped() -> None:
+    tokens = torch.arange(7.0)[None, :, None] * torch.tensor([1.0, 10.0])  # a class token, then 2 x 3 patches
+    found = Target("x", (2, 3)).as_map(tokens, (32, 48))
+    assert found.shape == (1, 2, 2, 3)
+    assert found[0, 0].tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert found[0, 1].tolist() == [[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]]
+    assert torch.equal(Target("x").as_map(tokens, (32, 48)), found)  # the proportions of the image tell the grid
+
+
+def test_channels_may_come_last() -> None:
+    x = torch.rand(2, 8, 4, 6)
+    target = Target("x")
+    assert torch.equal(target.as_map(x, (64, 96)), x)
+    assert torch.equal(target.as_map(x.permute(0, 2, 3, 1), (64, 96)), x)
+    square = torch.rand(2, 4, 4, 4)
+    assert target.as_map(square, (64, 64)) is square  # where both readings fit, channels come first
+    with pytest.raises(BadInput, match=r"the output of layer 'x' is no map of the image \(expected .*got \(2, 7\)"):
+        target.as_map(torch.rand(2, 7), (64, 64))
+    with pytest.raises(BadInput, match="no map of the image"):
+        target.as_map(torch.rand(2, 35, 3), (64, 64))
+
+
+def test_grids() -> None:
+    assert token_grid(197, (224, 224)) == (14, 14)
+    assert token_grid(198, (384, 384)) == (14, 14)  # distilled: two tokens before the patches
+    assert token_grid(141, (224, 160)) == (14, 10)
+    assert token_grid(4, (8, 8)) == (2, 2)
+    assert token_grid(2, (8, 8)) is None
+
+
+def test_a_layer_is_looked_up_by_its_name_with_or_without_the_backbone() -> None:
+    model, x = build("resnet20", input_shape=(3, 32, 32), n_classes=3), torch.rand(1, 3, 32, 32)
+    assert find_target(model, x, "backbone.layer2") == find_target(model, x, "layer2") == Target("backbone.layer2")
+    vit = wrap(small_vit())
+    assert find_target(vit, x, "encoder.ln") == Target("backbone.encoder.ln", (4, 4))
+    with pytest.raises(
+        BadInput, match=r"has no layer 'layer5'. Did you mean 'backbone.layer\d'\? Layers with a map: .*"
+    ):
+        find_target(model, x, "layer5")
+    with pytest.raises(BadInput, match=r"has no layer 'backbone.layr3'. Did you mean 'backbone.layer3'\?"):
+        named_layer(model, "backbone.layr3")
+    with pytest.raises(BadInput, match="has no layer ''"):
+        named_layer(model, "")
+
+
+@pytest.mark.parametrize("name", ["mlp", "linear"])
+def test_a_net_without_maps_says_what_to_use(name: str) -> None:
+    model = build(name, input_shape=(1, 8, 8), n_classes=2)
+    with pytest.raises(NoMap, match=f'{name} keeps no map of the image.* Use "integrated-gradients"'):
+        find_target(model, torch.rand(1, 1, 8, 8))
+
+
+def test_normalised_pixels_are_no_features() -> None:
+    net = nn.Sequential(nn.Upsample(scale_factor=2), nn.Flatten(), nn.Linear(64, 4), nn.ReLU())
+    with pytest.raises(NoMap):
+        find_target(Classifier(net, nn.Linear(4, 2)), torch.rand(1, 1, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (torch.rand(2, 5), r"needs images \(expected .* got a tensor of shape \(2, 5\)\). For rows of features, use"),
+        ({"input_ids": torch.ones(1, 3)}, "got dict.* For text, use token_attribution"),
+        (torch.rand(0, 3, 8, 8), "needs images"),
+        (torch.rand(1, 2, 28, 28), "small-cnn cannot take this input"),
+    ],
+)
+def test_what_is_no_image_is_refused(x: Tensor | dict[str, Tensor], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        find_target(build("small-cnn", input_shape=(3, 28, 28), n_classes=2), x)
+
+
+def test_a_relu_in_place_is_told_from_the_layer_whose_tensor_it_returns() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert find_target(Classifier(net, nn.Linear(3, 2)), torch.rand(1, 1, 8, 8)) == Target("backbone.1")
+
+
+def test_what_nobody_reads_is_passed_over() -> None:
+    class TwoBranches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.read, self.unread = nn.Conv2d(1, 3, 3), nn.Conv2d(3, 3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.read(x)
+            self.unread(x)
+            return x.mean(dim=(2, 3))
+
+    assert find_target(Classifier(TwoBranches(), nn.Linear(3, 2)), torch.rand(1, 1, 8, 8)).layer == "backbone.read"
+
+
+def test_a_flattened_map_is_not_taken_for_tokens() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten(2), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    assert find_target(Classifier(net, nn.Linear(16, 2)), torch.rand(1, 1, 8, 8)) == Target("backbone.1")
+
+
+def test_masks_of_weights_are_not_taken_for_maps() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten()
+    )
+    model = Classifier(net, nn.Linear(2, 2))
+    prune(model, weight_masks(model))
+    assert find_target(model, torch.rand(2, 1, 8, 8)) == Target("backbone.2")
+
+
+def test_parts_of_attention_count_only_where_there_is_nothing_else() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.gate = nn.Conv2d(1, 3, 3), nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv(x)
+            return (x * self.gate(x)).mean(dim=(2, 3))
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.attention = nn.Conv2d(1, 1, 3), Attention()
+
+        def forward(self, x: Tensor) -> Tensor:
+            features: Tensor = self.attention(self.first(x))
+            return features
+
+    x = torch.rand(1, 1, 8, 8)
+    assert find_target(Classifier(Wrapped(), nn.Linear(3, 2)), x).layer == "backbone.first"
+    alone = nn.Sequential(nn.Identity(), Attention())
+    assert find_target(Classifier(alone, nn.Linear(3, 2)), x).layer == "backbone.1.gate"
+
+
+def test_looking_leaves_no_trace() -> None:
+    model = build("small-cnn", input_shape=(1, 28, 28), n_classes=2).train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with torch.no_grad():
+        find_target(model, torch.rand(2, 1, 28, 28))
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert all(m.training and not m._forward_hooks for m in model.modules())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())

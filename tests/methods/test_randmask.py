@@ -1,0 +1,50 @@
+"""RandMask: a square is hidden in training, and only there."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from spurless.bench.fitting import fit
+from spurless.core.errors import BadInput
+from spurless.data import load
+from spurless.data.transforms import RandomFlip
+from spurless.methods import make_method
+from spurless.methods.randmask import RandMask
+from spurless.models import build
+from spurless.train.config import TrainConfig
+from spurless.train.run import Engine, start
+
+CPU = Engine("cpu")
+
+
+def test_training_sees_holes_and_evaluation_does_not() -> None:
+    from dataclasses import replace
+
+    data = load("patched-digits", conflicting=0.5)
+    data = replace(data, train=replace(data.train, x=torch.full_like(data.train.x, 200), augment=RandomFlip()))  # type: ignore[arg-type]
+    seen: list[Tensor] = []
+    model = build("linear", data)
+    model.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    RandMask().fit(model, data, start(CPU, 0, TrainConfig(steps=3, batch_size=50)))
+    holes = torch.cat(seen).eq(0).any(dim=1).flatten(1).sum(dim=1)
+    sides = holes.double().sqrt()
+    assert torch.equal(sides, sides.round())  # each hole is a square
+    assert sides.min() >= 2
+    assert sides.max() <= 14
+    assert len(set(sides.tolist())) > 8
+
+
+def test_it_breaks_a_shortcut_that_a_square_can_cover_by_chance_only() -> None:
+    data = load("patched-digits", conflicting=0.01, seed=0)
+    train = {"steps": 170, "batch_size": 64, "lr": 0.01}
+    plain = fit("erm", build("small-cnn", data, seed=0), data, train=train, engine=CPU).record.metrics
+    random = fit("randmask", build("small-cnn", data, seed=0), data, train=train, engine=CPU).record.metrics
+    assert abs((random["unbiased"] or 0) - (plain["unbiased"] or 0)) < 0.2  # no miracle
+
+
+def test_texts_and_holes_of_nothing_are_refused() -> None:
+    data = load("negated-claims")
+    with pytest.raises(BadInput, match="RandMask hides squares of images, and these data are texts"):
+        fit("randmask", build("token-mean", data, vocabulary=64), data, train={"steps": 1}, engine=CPU)
+    with pytest.raises(BadInput, match="RandMask's smallest must be at least 1"):
+        make_method("randmask", smallest=0)
