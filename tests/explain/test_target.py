@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput
+from spurless.explain.cam import activations_and_gradients, xgradcam
 from spurless.explain.target import NoMap, Target, find_target, named_layer, token_grid
 from spurless.models import build
 from spurless.models.classifier import Classifier
@@ -12,11 +13,10 @@ from spurless.models.masks import prune, weight_masks
 from spurless.models.wrapping import wrap
 
 
-def small_vit(pooled: str = "cls") -> nn.Module:
+def small_vit() -> nn.Module:
     from torchvision.models.vision_transformer import VisionTransformer
 
     net: nn.Module = VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5)
-    assert pooled == "cls"
     return net
 
 
@@ -66,7 +66,7 @@ def test_the_layer_in_models_of_timm(
 
 def test_a_transformer_whose_head_is_still_zero() -> None:
     model = wrap(small_vit())
-    assert not model.head.weight.any()
+    assert not model.head.get_parameter("weight").any()
     assert find_target(model, torch.rand(1, 3, 32, 32)) == Target(
         "backbone.encoder.layers.encoder_layer_1.ln_1", (4, 4)
     )
@@ -149,15 +149,95 @@ def test_a_relu_in_place_is_told_from_the_layer_whose_tensor_it_returns() -> Non
     assert find_target(Classifier(net, nn.Linear(3, 2)), torch.rand(1, 1, 8, 8)) == Target("backbone.1")
 
 
+def test_a_net_that_writes_into_its_input() -> None:
+    net = nn.Sequential(nn.ReLU(inplace=True), nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x = -torch.rand(1, 1, 8, 8)
+    assert find_target(Classifier(net, nn.Linear(3, 2)), x) == Target("backbone.1")
+    assert (x < 0).all()
+
+
+class SharedReLU(nn.Module):
+    """One ReLU for all: its second run makes the last map, its third has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.fc, self.relu = nn.Conv2d(1, 2, 3), nn.Conv2d(2, 3, 3), nn.Linear(3, 4), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.two(self.relu(self.one(x))))
+        features: Tensor = self.relu(self.fc(x.mean(dim=(2, 3))))
+        return features
+
+
+def test_of_a_layer_that_runs_again_and_again_the_run_is_told() -> None:
+    model, x = Classifier(SharedReLU(), nn.Linear(4, 2)), torch.rand(1, 1, 8, 8)
+    assert find_target(model, x) == find_target(model, x, "relu") == Target("backbone.relu", run=1)
+    activations, _ = activations_and_gradients(model, x, None, find_target(model, x))
+    net = model.backbone
+    assert isinstance(net, SharedReLU)
+    torch.testing.assert_close(activations, net.two(net.one(x).relu()).relu().detach())
+    assert xgradcam(model, x, layer="relu").shape == (1, 8, 8)
+
+
+class Patches(nn.Module):
+    """A transformer's skeleton, with patches that are not as wide as they are high."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.first, self.last = nn.Conv2d(1, 6, (8, 4), (8, 4)), nn.LayerNorm(6), nn.LayerNorm(6)
+        self.attention = HeadAttention()
+        self.token = nn.Parameter(torch.rand(1, 1, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patch(x).flatten(2).transpose(1, 2)
+        tokens = self.first(torch.cat([self.token.expand(len(x), -1, -1), tokens], dim=1))
+        last: Tensor = self.last(tokens + self.attention(tokens))
+        return last.mean(dim=1)
+
+
+class HeadAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.split = nn.Identity()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        heads: Tensor = self.split(tokens.reshape(len(tokens), -1, 2, 3).transpose(1, 2))  # (N, heads, length, width)
+        return heads.transpose(1, 2).flatten(2)
+
+
+def test_tokens_have_the_grid_of_the_map_they_were_made_of() -> None:
+    model, x = Classifier(Patches(), nn.Linear(6, 2)), torch.rand(1, 1, 32, 32)
+    assert find_target(model, x) == Target("backbone.last", (4, 8))  # no grid of a square image has 32 places
+
+
+class Windows(nn.Module):
+    """Four windows of every image become rows of their own for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.inner = nn.Conv2d(1, 3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        n = len(x)
+        windows: Tensor = self.inner(x.reshape(n, 3, 2, 3, 2, 3).permute(0, 2, 4, 3, 5, 1).reshape(n * 4, 9, 3))
+        return windows.reshape(n, -1, 3).mean(dim=1)
+
+
+def test_windows_are_no_maps_of_the_image() -> None:
+    model = Classifier(Windows(), nn.Linear(3, 2))
+    assert find_target(model, torch.rand(1, 1, 8, 8)) == Target("backbone.conv")
+
+
 def test_what_nobody_reads_is_passed_over() -> None:
     class TwoBranches(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.read, self.unread = nn.Conv2d(1, 3, 3), nn.Conv2d(3, 3, 3)
+            self.read, self.unread, self.tokens = nn.Conv2d(1, 3, 3), nn.Conv2d(3, 3, 3), nn.Linear(3, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.read(x)
-            self.unread(x)
+            self.tokens(self.unread(x).flatten(2).transpose(1, 2))
             return x.mean(dim=(2, 3))
 
     assert find_target(Classifier(TwoBranches(), nn.Linear(3, 2)), torch.rand(1, 1, 8, 8)).layer == "backbone.read"
@@ -169,12 +249,10 @@ def test_a_flattened_map_is_not_taken_for_tokens() -> None:
 
 
 def test_masks_of_weights_are_not_taken_for_maps() -> None:
-    net = nn.Sequential(
-        nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten()
-    )
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(2, 2, 3), nn.Flatten())
     model = Classifier(net, nn.Linear(2, 2))
     prune(model, weight_masks(model))
-    assert find_target(model, torch.rand(2, 1, 8, 8)) == Target("backbone.2")
+    assert find_target(model, torch.rand(2, 1, 8, 8)) == Target("backbone.1")  # behind it, one pixel is left
 
 
 def test_parts_of_attention_count_only_where_there_is_nothing_else() -> None:
@@ -185,7 +263,8 @@ def test_parts_of_attention_count_only_where_there_is_nothing_else() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.conv(x)
-            return (x * self.gate(x)).mean(dim=(2, 3))
+            gated: Tensor = x * self.gate(x)
+            return gated.mean(dim=(2, 3))
 
     class Wrapped(nn.Module):
         def __init__(self) -> None:

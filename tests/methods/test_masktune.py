@@ -101,19 +101,20 @@ def test_the_mean_of_the_data_can_stand_in_for_hidden_pixels(digits: Splits, tra
 def test_it_helps_a_model_that_looks_at_the_square(digits: Splits, trained: Classifier) -> None:
     tuned = fit("masktune", trained, digits, seed=0, preset="digits", train=TRAIN, engine=CPU)
     before, after = evaluate(trained, digits.test), evaluate(tuned.model, digits.test)
-    assert after.unbiased > before.unbiased + 0.03
+    assert after.unbiased > before.unbiased + 0.2  # from 0.59 to 0.96
+    assert after.worst[0] > 0.85
     assert set(tuned.record.seconds) >= {"masks", "tune 1"}
 
 
 def test_without_a_shortcut_it_costs_next_to_nothing() -> None:
     costs = []
-    for seed in range(3):
+    for seed in range(2):
         data = load("patched-digits", conflicting=0.5, seed=seed)  # the square says nothing
-        longer = {**TRAIN, "steps": 250}
-        plain = fit("erm", build("small-cnn", data, seed=seed), data, seed=seed, train=longer, engine=CPU)
-        tuned = fit("masktune", plain.model, data, seed=seed, train=longer, engine=CPU)
+        settings = {**TRAIN, "steps": 250}
+        plain = fit("erm", build("small-cnn", data, seed=seed), data, seed=seed, train=settings, engine=CPU)
+        tuned = fit("masktune", plain.model, data, seed=seed, preset="digits", train=settings, engine=CPU)
         costs.append((plain.record.metrics["average"] or 0) - (tuned.record.metrics["average"] or 0))
-    assert sum(costs) / 3 <= 0.015
+    assert sum(costs) / len(costs) <= 0.015
 
 
 def test_iterations_add_up_and_stop_when_nothing_can_be_fitted(digits: Splits, trained: Classifier) -> None:

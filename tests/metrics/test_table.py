@@ -6,7 +6,7 @@ import torch
 
 from spurless import metrics
 from spurless.core.groups import Groups
-from spurless.metrics import METRICS, Association, group_table
+from spurless.metrics import COVERAGES, METRICS, Association, group_table, selective_table, thresholds_for
 
 
 def test_the_table_begins_with_the_summary_in_its_order() -> None:
@@ -15,9 +15,17 @@ def test_the_table_begins_with_the_summary_in_its_order() -> None:
     assert list(METRICS)[: len(summary)] == list(summary)
 
 
-def test_the_rest_is_calibration_and_the_numbers_of_an_association() -> None:
+def test_then_come_calibration_and_the_numbers_of_an_association() -> None:
     numbers = {field.name for field in fields(Association) if field.type == "float"}
-    assert set(list(METRICS)[11:]) == {"ece", "worst_group_ece", "loss", "ece_by_group"} | numbers
+    assert set(list(METRICS)[11:20]) == {"ece", "worst_group_ece", "loss", "ece_by_group"} | numbers
+
+
+def test_the_table_ends_with_the_summary_of_abstaining_in_its_order() -> None:
+    one = torch.zeros(1, dtype=torch.long)
+    groups = Groups(("no", "yes"), ("left", "right"))
+    thresholds = thresholds_for(torch.ones(1).double(), COVERAGES)
+    summary = selective_table(torch.ones(1).double(), one, one, one, groups, thresholds).summary()
+    assert list(METRICS)[20:] == list(summary)
 
 
 def test_every_row_says_what_it_is_and_what_it_needs() -> None:

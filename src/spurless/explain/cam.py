@@ -17,6 +17,7 @@ arXiv:1610.02391.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, TypeAlias
 
 import torch
@@ -25,7 +26,7 @@ from torch.nn.functional import interpolate, relu
 
 from spurless.core.errors import BadInput
 from spurless.explain.probing import probing, total_score, watching
-from spurless.explain.target import Grid, Target, check_images, find_target, named_layer
+from spurless.explain.target import Grid, Target, check_images, find_target
 from spurless.models.classifier import Classifier
 
 TINY = 1e-7  # pytorch-grad-cam's, where a sum or a range may be 0
@@ -43,8 +44,8 @@ def xgradcam(
         model: any classifier of images; it is left exactly as it was.
         x: images as the model takes them, ``(N, channels, height, width)``.
         target: the class to explain, one per image; by default the predicted one.
-        layer: where to look. By default :func:`~spurless.explain.target.find_target` finds it, which runs one image
-            more; for many batches call that once and pass what it returns, as ``maps`` does.
+        layer: where to look, by name; found by itself by default. Either way one image is run before the others: for
+            many batches call ``find_target`` once and pass what it returns, as ``maps`` does.
 
     Returns:
         Maps of shape ``(N, height, width)`` in [0, 1], on the device of the model.
@@ -111,10 +112,13 @@ def activations_and_gradients(model: Classifier, x: Tensor, target: Tensor | Non
     The forward pass leaves no graph before the layer, and the way back ends there.
     """
     held: list[Tensor] = []
+    runs = count()
 
     def hold(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+        if next(runs) != at.run and at.run is not None:
+            return None
         leaf = _tensor(output, at).detach().requires_grad_()
-        held[:] = [leaf]  # a layer that runs twice is explained where it ran last
+        held[:] = [leaf]
         copy = leaf.clone()  # what follows may write into it
         return copy if isinstance(output, Tensor) else type(output)((copy, *output[1:]))
 
@@ -133,10 +137,7 @@ def activations_and_gradients(model: Classifier, x: Tensor, target: Tensor | Non
 
 def _cam(model: Classifier, x: Tensor, target: Tensor | None, layer: str | Target | None, weigh: Weighing) -> Tensor:
     check_images(model, x)
-    if isinstance(layer, Target):
-        at = layer
-    else:
-        at = find_target(model, x) if layer is None else Target(named_layer(model, layer))
+    at = layer if isinstance(layer, Target) else find_target(model, x, layer)
     activations, gradients = activations_and_gradients(model, x, target, at)
     coarse = unit_range(coarse_map(activations, gradients, weigh))
     return unit_range(enlarged(coarse, (int(x.shape[2]), int(x.shape[3]))))

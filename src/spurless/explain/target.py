@@ -32,6 +32,8 @@ from spurless.models.classifier import Classifier, Input, first_line
 
 MOST_PREFIX_TOKENS = 8  # a class token, a distillation token, registers
 
+ROUNDING = log(1.4)  # how far the proportions of a small map may be from those of the image: 2x2 of 64x48 is 1.33
+
 Grid = tuple[int, int]
 """Height and width of a map, or of an image."""
 
@@ -42,10 +44,12 @@ class NoMap(BadInput):
 
 @dataclass(frozen=True)
 class Target:
-    """A layer by name, and the grid of its tokens where they are not a map already."""
+    """A layer by name, the grid of its tokens where they are not a map already, and which of its runs is meant."""
 
     layer: str
     grid: Grid | None = None
+    run: int | None = None
+    """From 0, where one layer runs several times, such as a shared ReLU; None is the last."""
 
     def module(self, model: Classifier) -> nn.Module:
         """Return the layer itself."""
@@ -80,6 +84,7 @@ class Seen:
     version: int
     """How often the tensor had been written to: a ReLU in place returns the tensor of the layer before it."""
     grid: Grid
+    run: int
     pooled: bool
     inside: bool
     """Whether it is a part of attention."""
@@ -106,8 +111,8 @@ def find_target(model: Classifier, x: Input, layer: str | None = None) -> Target
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-        >>> find_target(Classifier(net, nn.Linear(8, 2)), torch.zeros(1, 1, 6, 6))
-        Target(layer='backbone.1', grid=None)
+        >>> find_target(Classifier(net, nn.Linear(8, 2)), torch.zeros(1, 1, 6, 6)).layer
+        'backbone.1'
 
     Raises:
         NoMap: no layer keeps a map of the image.
@@ -115,11 +120,16 @@ def find_target(model: Classifier, x: Input, layer: str | None = None) -> Target
     """
     image = check_images(model, x)
     with probing(model):
-        seen, features = _watch(model, image)
+        seen, runs, features = _watch(model, image)
         if layer is None:
-            return _last_read(model, seen, features)
-    name = named_layer(model, layer, [one.name for one in seen])
-    return next((Target(name, one.grid) for one in reversed(seen) if one.name == name and one.tokens), Target(name))
+            best = _last_read(model, seen, features)
+        else:
+            name = named_layer(model, layer, [one.name for one in seen])
+            found = next((one for one in reversed(seen) if one.name == name), None)
+            if found is None:
+                return Target(name)
+            best = found
+    return Target(best.name, best.grid if best.tokens else None, best.run if runs[best.name] > 1 else None)
 
 
 def check_images(model: Classifier, x: Input) -> Tensor:
@@ -171,26 +181,32 @@ def token_grid(length: int, image: Grid) -> Grid | None:
     return None
 
 
-def _watch(model: Classifier, x: Tensor) -> tuple[list[Seen], Tensor]:
-    """Run two copies of the first example; return what could be a map, in the order of completion, and the features.
+def _watch(model: Classifier, x: Tensor) -> tuple[list[Seen], Counter[str], Tensor]:
+    """Run two copies of the first example.
 
-    Two, because what has another number of rows is no output for the examples (windows, weights).
+    Two, because what has another number of rows is no output for the examples: windows, positions.
+
+    Returns:
+        What could be a map, in the order of completion; how often every layer ran; the features.
     """
     names = {module: name for name, module in model.backbone.named_modules(prefix="backbone")}
-    inside, making = _inside_attention(model.backbone), _parametrizations(model.backbone)
+    inside = _inside_attention(model.backbone)
     image = (int(x.shape[2]), int(x.shape[3]))
     seen: list[Seen] = []
+    runs: Counter[str] = Counter()
 
     def look(module: nn.Module, _: Any, output: Any) -> None:
         output = output[0] if isinstance(output, tuple | list) and output else output
         weights = next(module.parameters(), None) is not None
-        if isinstance(output, Tensor) and len(output) == 2 and module not in making and (weights or seen):
+        name = names[module]
+        runs[name] += 1
+        if isinstance(output, Tensor) and len(output) == 2 and (weights or seen):
             last = next((one for one in reversed(seen) if not one.tokens and not one.inside), None)
             grid = _grid(output, image, last)
             if grid is not None:
                 pooled = "pool" in type(module).__name__.lower()
-                version = output._version
-                seen.append(Seen(names[module], output, version, grid, pooled, module in inside, weights))
+                run, version = runs[name] - 1, output._version
+                seen.append(Seen(name, output, version, grid, run, pooled, module in inside, weights))
 
     leaf = torch.cat([x[:1], x[:1]]).clone()
     leaf.requires_grad_(leaf.is_floating_point())
@@ -199,10 +215,10 @@ def _watch(model: Classifier, x: Tensor) -> tuple[list[Seen], Tensor]:
             features = model.features(leaf.clone())  # a copy: what writes into its input may not write into a leaf
         except Exception as error:
             raise BadInput(f"{model.name} cannot take this input: {first_line(error)}") from error
-    return seen, features
+    return seen, runs, features
 
 
-def _last_read(model: Classifier, seen: list[Seen], features: Tensor) -> Target:
+def _last_read(model: Classifier, seen: list[Seen], features: Tensor) -> Seen:
     pooled = {one.value for one in seen if one.pooled}
     able = [one for one in seen if one.value not in pooled]
     able = [one for one in able if not one.inside] or able
@@ -212,10 +228,8 @@ def _last_read(model: Classifier, seen: list[Seen], features: Tensor) -> Target:
             f"{model.name} keeps no map of the image, so it has no layer for a heat map",
             do='Use "integrated-gradients" or "gradient-x-input", which need none.',
         )
-    calls = Counter(one.name for one in seen)
-    same = [one for one in seen if one.value == last.value and calls[one.name] == 1] or [last]
-    best = next((one for one in same if one.weights), same[0])  # a block rather than the ReLU at its end
-    return Target(best.name, best.grid if best.tokens else None)
+    same = [one for one in seen if one.value == last.value]
+    return next((one for one in same if one.weights), same[0])  # a block rather than the ReLU at its end
 
 
 def _grid(output: Tensor, image: Grid, last: Seen | None) -> Grid | None:
@@ -235,12 +249,13 @@ def _grid(output: Tensor, image: Grid, last: Seen | None) -> Grid | None:
 
 
 def _channels_come_last(shape: torch.Size, image: Grid) -> bool:
-    """Return whether ``(N, h, w, C)`` is nearer to the image's proportions than ``(N, C, h, w)``."""
+    """Return whether ``(N, h, w, C)`` has the image's proportions, and ``(N, C, h, w)`` has them less."""
 
     def distortion(height: int, width: int) -> float:
         return abs(log(height * image[1]) - log(width * image[0]))
 
-    return distortion(shape[1], shape[2]) < distortion(shape[2], shape[3]) - 1e-9
+    last, first = distortion(shape[1], shape[2]), distortion(shape[2], shape[3])
+    return last < min(first - 1e-9, ROUNDING)
 
 
 def _is_read(one: Seen, features: Tensor) -> bool:
@@ -264,8 +279,3 @@ def _inside_attention(backbone: nn.Module) -> set[nn.Module]:
 def _is_attention(module: nn.Module) -> bool:
     name = type(module).__name__.lower()
     return "attention" in name or "attn" in name
-
-
-def _parametrizations(backbone: nn.Module) -> set[nn.Module]:
-    """Return the modules that make weights, such as masks: a weight of a convolution is shaped as a map is."""
-    return {m for name, m in backbone.named_modules() if "parametrizations" in name.split(".")}

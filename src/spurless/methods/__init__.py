@@ -15,12 +15,15 @@ from spurless.methods.balancing import (
     GroupSubsample,
 )
 from spurless.methods.base import Info, Method
+from spurless.methods.deep_gamblers import DeepGamblers
 from spurless.methods.dfr import DFR
 from spurless.methods.erm import ERM
 from spurless.methods.group_dro import GroupDRO
 from spurless.methods.jtt import JTT
 from spurless.methods.masktune import MaskTune
+from spurless.methods.one_sided import OneSided
 from spurless.methods.randmask import RandMask
+from spurless.methods.selectivenet import SelectiveNet
 
 METHODS: dict[str, type[Method]] = {
     method.info.name: method
@@ -37,6 +40,9 @@ METHODS: dict[str, type[Method]] = {
         GroupSubsample,
         GroupDRO,
         DFR,
+        SelectiveNet,
+        DeepGamblers,
+        OneSided,
     )
 }
 

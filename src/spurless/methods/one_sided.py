@@ -13,6 +13,10 @@ The price :math:`\mu` of a false positive trades coverage for accuracy. At the s
 :math:`\varphi_k = \Omega_k`. Class k is predicted where :math:`f_k \ge t`, one t for all classes, the likelier class
 where two qualify; so the score is the softmax response, and the model needs no head beside its own.
 
+What the price can do is limited. With two classes :math:`\Omega_0 = L_1`, and all is cross-entropy with equal
+weights of the classes. With more, equally frequent, the best :math:`f_k(x)` is :math:`P(y = k \mid x)` at any price:
+it matters where the network cannot reach that, or the classes are not as frequent.
+
 Deviations:
     * In the authors' released code the multipliers do not touch :math:`\Omega_k`, so that it trains with
       :math:`\lambda_k = 1` whatever :math:`\mu`; here they do, as in the program above. ``price=1, ascent=0`` is

@@ -8,6 +8,16 @@ from spurless.metrics.association import Association, associate
 from spurless.metrics.calibration import calibration_by_group, expected_calibration_error
 from spurless.metrics.groupwise import GroupTable, group_table
 from spurless.metrics.intervals import Paired, Spread, bootstrap_worst, over_seeds, paired, wilson
+from spurless.metrics.selective import (
+    COVERAGES,
+    Kept,
+    RiskCoverage,
+    Selective,
+    risk_coverage,
+    selective_table,
+    threshold_for,
+    thresholds_for,
+)
 
 
 @dataclass(frozen=True)
@@ -44,16 +54,33 @@ METRICS: dict[str, MetricInfo] = {
         MetricInfo("cramers_v_corrected", "the same without its small-sample bias", "attributes"),
         MetricInfo("mutual_information", "what the attribute says about the label, in bits", "attributes"),
         MetricInfo("normalised", "share of the label's entropy that the attribute explains", "attributes"),
+        # the names of Selective.summary(), in its order
+        MetricInfo("aurc", "area under the risk-coverage curve: mean error of the k surest", "scores, labels"),
+        MetricInfo("excess_aurc", "AURC minus that of a score that puts every mistake last", "scores, labels"),
+        MetricInfo("worst_group_aurc", "highest AURC within a group", "scores, attributes"),
+        *(
+            MetricInfo(f"{name}_at_{100 * coverage:g}", f"{what} at a threshold for {coverage:.0%} of val", needs)
+            for coverage in COVERAGES
+            for name, what, needs in (
+                ("coverage", "share of the split that is predicted", "scores"),
+                ("error", "error of what is predicted", "scores, labels"),
+                ("worst_group_error", "highest error of a group among what is predicted", "scores, attributes"),
+            )
+        ),
     )
 }
 """Every metric by name. "paired attributes" are as many as the labels, value i going with label i."""
 
 __all__ = [
+    "COVERAGES",
     "METRICS",
     "Association",
     "GroupTable",
+    "Kept",
     "MetricInfo",
     "Paired",
+    "RiskCoverage",
+    "Selective",
     "Spread",
     "associate",
     "bootstrap_worst",
@@ -62,5 +89,9 @@ __all__ = [
     "group_table",
     "over_seeds",
     "paired",
+    "risk_coverage",
+    "selective_table",
+    "threshold_for",
+    "thresholds_for",
     "wilson",
 ]

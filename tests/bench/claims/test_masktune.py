@@ -1,0 +1,34 @@
+"""MaskTune's claims: the paper's two tests are read off the groups of one."""
+
+import pytest
+
+from spurless.bench.claims.masktune import BIASED_MNIST, TWO_SQUARES, both_tests
+from spurless.bench.fitting import evaluate_given
+from spurless.core.records import Record
+from spurless.data import load
+from spurless.models import build
+from spurless.train.evaluate import predict
+from spurless.train.run import Engine
+
+
+def record(test: str) -> Record:
+    data = load("patched-digits", test=test)
+    return evaluate_given("fresh", build("linear", data), data, engine=Engine("cpu"))
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts")
+def test_both_accuracies_are_those_of_the_test_sets_apart() -> None:
+    biased, original = both_tests(record("paper"))
+    assert biased == pytest.approx(100 * (record("conflicting").metrics["average"] or 0.0))
+    assert original == pytest.approx(100 * (record("unmarked").metrics["average"] or 0.0))
+    data = load("patched-digits", test="conflicting")
+    hits = (predict(build("linear", data), data.test) == data.test.y).double().mean()
+    assert biased == pytest.approx(100 * float(hits))
+
+
+def test_the_claims_are_measured_on_the_papers_assignment_and_tests() -> None:
+    for claim in (BIASED_MNIST, TWO_SQUARES):
+        for name, cell in claim.cells.items():
+            assert cell.data_options["test"] == "paper"
+            assert cell.data_options.get("sorted_assignment", False) is not name.endswith("random")
+    assert TWO_SQUARES.cells["accumulative, 3"].method_options == {"iterations": 3, "accumulate": True}
