@@ -97,12 +97,12 @@ def test_a_model_without_gradients_is_cold_and_not_nan() -> None:
 def test_the_model_and_the_images_are_left_as_they_were(how: str, around: type) -> None:
     model = cnn().train()
     model.backbone.get_submodule("1").eval()
-    x = torch.randn(2, 2, 8, 8)
-    values, modes = x.clone(), [m.training for m in model.modules()]
-    attributes = [set(vars(m)) for m in model.modules()]
     with around():
+        x = torch.randn(2, 2, 8, 8)
+        values, modes = x.clone(), [m.training for m in model.modules()]
+        attributes = [set(vars(m)) for m in model.modules()]
         attribute(model, x, how=how)
-    assert torch.equal(x, values)
+        assert torch.equal(x, values)
     assert not x.requires_grad
     assert x.grad is None
     assert [m.training for m in model.modules()] == modes

@@ -99,7 +99,7 @@ def texts(n: int) -> dict[str, Tensor]:
 
 
 def test_against_gradients_by_hand_through_a_bert() -> None:
-    net, x, target = tiny_bert(), texts(5), torch.tensor([0, 1, 2, 1, 0])
+    net, x, target = tiny_bert(), texts(5), torch.tensor([0, 1, 2, 2, 0])
     vectors = net.bert.embeddings.word_embeddings(x["input_ids"]).detach().requires_grad_()
     rest = {key: value for key, value in x.items() if key != "input_ids"}
     logits = net(inputs_embeds=vectors, **rest).logits
