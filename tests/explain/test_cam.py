@@ -305,6 +305,8 @@ def test_a_layer_that_is_not_read_is_a_sentence() -> None:
     for layer in ("unread", "unused", "again"):
         with pytest.raises(BadInput, match=f"the logits of net do not depend on layer 'backbone.{layer}'"):
             xgradcam(model, X, layer=layer)
+        with pytest.raises(BadInput, match=f"the logits of net do not depend on layer 'backbone.{layer}'"):
+            xgradcam(model, X, layer=Target(f"backbone.{layer}"))
 
 
 def test_a_net_without_maps_and_rows_are_refused() -> None:
@@ -326,9 +328,9 @@ def test_a_model_that_cheats_is_hot_where_the_square_is() -> None:
     marked = data.test.select(data.test.a == 0)
     x = marked.example(len(marked))
     assert isinstance(x, Tensor)
-    for draw in (xgradcam, gradcam):
+    for draw, share in ((xgradcam, 0.6), (gradcam, 0.4)):
         heat = draw(model, x, torch.zeros(len(x), dtype=torch.long))
         corner = heat[:, :10, :10].sum(dim=(1, 2)) / heat.sum(dim=(1, 2)).clamp(min=1e-6)
-        assert corner.mean() > 0.5  # of 100 of 784 pixels: chance is 0.13
+        assert corner.mean() > share  # in 100 of 784 pixels: chance is 0.13; three seeds give 0.74 and 0.51 at least
         hottest = heat.flatten(1).argmax(dim=1)
         assert ((hottest // 28 < 10) & (hottest % 28 < 10)).float().mean() > 0.9

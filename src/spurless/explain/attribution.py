@@ -104,13 +104,13 @@ def magnitude(attributions: Tensor) -> Tensor:
 
 
 def _integrated_gradients(model: Classifier, x: Tensor, target: Tensor, steps: int) -> Tensor:
-    method = _captum("Integrated gradients").IntegratedGradients(model)
+    method = _captum("Integrated gradients need").IntegratedGradients(model)
     found: Tensor = method.attribute(x, target=target, n_steps=steps, internal_batch_size=ROWS)
     return found
 
 
 def _deeplift(model: Classifier, x: Tensor, target: Tensor, _: int) -> Tensor:
-    method = _captum("DeepLift").DeepLift(model)
+    method = _captum("DeepLift needs").DeepLift(model)
     found: Tensor
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Setting forward, backward hooks")  # they are gone after the call
@@ -149,12 +149,12 @@ RULES: dict[str, Rule] = {
 }
 
 
-def _captum(purpose: str) -> ModuleType:
+def _captum(who_needs: str) -> ModuleType:
     try:
         import captum.attr
     except ImportError:
         raise BadInput(
-            f"{purpose} need the package 'captum'".replace("DeepLift need", "DeepLift needs"),
+            f"{who_needs} the package 'captum'",
             do="Install it with: pip install captum.",
         ) from None
     return captum.attr  # type: ignore[no-any-return]  # untyped where it is installed
