@@ -190,6 +190,14 @@ def _image_parts(folder: Path) -> list[str]:
             _table(("way", "images per second", f"ratio to {next(iter(ways))}"), rows),
             _made_by(record, "benchmarks/decode.py"),
         ]
+    for path in sorted(folder.glob("cam_*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for work, ways in record["results"].items():
+            speeds = {way: row["images_per_second"] for way, row in ways.items()}
+            first = next(iter(speeds.values()))
+            rows = [(way, f"{speed:,.0f}", f"{speed / first:.2f}") for way, speed in speeds.items()]
+            header = ("way", "images per second", f"ratio to {next(iter(ways))}")
+            parts += [f"## Heat maps, {work}", _table(header, rows), _made_by(record, "benchmarks/cam.py")]
     for path in sorted(folder.glob("corruptions_*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         speeds = {name: (row["batched"], row["one by one"]) for name, row in record["images_per_second"].items()}
