@@ -12,8 +12,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from spurless.bench.assess import circumstances
 from spurless.data import load
 from spurless.methods.erm import ERM
@@ -47,7 +45,12 @@ def main() -> None:
             row = {"data": name, "augment": augment, "optimiser": optimiser, "lr": lr}
             rows.append({**row, "val average": round(100 * table.average, 2)})
             print(*rows[-1].values(), flush=True)
-    record = {"what": "validation accuracy, %", "model": MODEL, "rows": rows, **circumstances(torch.device("cuda"))}
+    record = {
+        "what": "validation accuracy, %",
+        "model": MODEL,
+        "rows": rows,
+        **circumstances(start(Engine(), 0, TrainConfig()).device),
+    }
     given.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -231,7 +231,8 @@ def labels_used(info: Info) -> str:
 
 
 def _fidelity_row(claim: Claim, records: Sequence[Record]) -> tuple[str, ...]:
-    paper = f"{claim.paper:g}" + (f" ± {claim.spread:g}" if claim.spread is not None else "")
+    paper = "none" if claim.paper is None else f"{claim.paper:g}"
+    paper += f" ± {claim.spread:g}" if claim.spread is not None else ""
     known = (f"`{claim.id}`", claim.quantity, paper)
     if not records:
         return (*known, UNMEASURED, str(claim.bar), "none", f"{claim.seeds} ({claim.over})")

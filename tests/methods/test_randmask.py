@@ -34,12 +34,13 @@ def test_training_sees_holes_and_evaluation_does_not() -> None:
     assert len(set(sides.tolist())) > 8
 
 
-def test_it_breaks_a_shortcut_that_a_square_can_cover_by_chance_only() -> None:
+def test_it_does_not_repair_what_it_covers_by_chance_only() -> None:
     data = load("patched-digits", conflicting=0.01, seed=0)
     train = {"steps": 170, "batch_size": 64, "lr": 0.01}
     plain = fit("erm", build("small-cnn", data, seed=0), data, train=train, engine=CPU).record.metrics
     random = fit("randmask", build("small-cnn", data, seed=0), data, train=train, engine=CPU).record.metrics
-    assert abs((random["unbiased"] or 0) - (plain["unbiased"] or 0)) < 0.2  # no miracle
+    assert abs((random["unbiased"] or 0) - (plain["unbiased"] or 0)) < 0.2
+    assert (random["worst_group"] or 0) < 0.6  # MaskTune leaves 0.93 on the same model
 
 
 def test_texts_and_holes_of_nothing_are_refused() -> None:

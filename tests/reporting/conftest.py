@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from spurless.core.records import GroupRow, Record
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
 HOSTILE = "</script><script>alert(1)</script>"
 
 
@@ -104,3 +108,15 @@ def hostile() -> list[Record]:
     facts |= {"data": {"name": HOSTILE, "fingerprint": HOSTILE, "options": {"k": HOSTILE}, "labels": names}}
     facts |= {"metrics": {HOSTILE: 0.5}, "history": ({"stage": HOSTILE, "epoch": 0, "loss": 1.0, HOSTILE: 1.0},)}
     return [record(method, **facts) for method in ("erm", HOSTILE, "y" * 10_000, "שיטה", "@arm0 %{x} $x$")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Lend a Chromium that asks nothing of any network; who needs one is skipped where there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()

@@ -129,7 +129,7 @@ def claims_rows() -> list[Row]:
         {
             "claim": claim.id,
             "quantity": claim.quantity,
-            "paper": f"{claim.paper:g}",
+            "paper": "none" if claim.paper is None else f"{claim.paper:g}",
             "bar": str(claim.bar),
             "seeds": str(claim.seeds),
             "minutes": f"{claim.minutes:g} {claim.cost}",

@@ -70,7 +70,10 @@ CARD = Card(
     ),
 )
 LAYOUT = Layout(
-    files=(*(f"multinli_1.0_{part}.jsonl or .txt" for part in PARTS), "metadata_random.csv (for the published split)"),
+    files=(
+        *(f"multinli_1.0_{part}.jsonl or multinli_1.0_{part}.txt" for part in PARTS),
+        "metadata_random.csv (for the published split)",
+    ),
     folders=("multinli", "multinli/data", "multinli_1.0", "MultiNLI"),
     markers=("multinli_1.0_train.jsonl", "multinli_1.0_train.txt"),
     archives=("multinli_1.0.zip",),

@@ -17,8 +17,8 @@ Deviations:
     * Masks are bits beside the data, applied to raw pixels in the frame that the network saw. The authors re-encode
       images, and stretch maps of a cropped input over the whole image.
     * Tuning starts from the model that made the maps; the authors mix the best and the last checkpoint.
-    * The paper tunes at the last, decayed learning rate; its code at the initial one, which is the default here and
-      does better (``rate="last"`` is the paper's).
+    * The paper tunes at the last, decayed learning rate (``rate="last"``), its code at the initial one, which is the
+      default here: 98.8 against 93.5 % on the biased test of the claim ``masktune/biased-mnist``, three seeds.
     * Rows of features and texts are masked too: by the gradient times the input, of features or of tokens. The first
       and the last token of every text are kept.
 """

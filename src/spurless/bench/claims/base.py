@@ -48,7 +48,8 @@ class Claim:
     cells: Mapping[str, Cell]
     """The runs of one seed."""
     measure: Measure
-    paper: float
+    paper: float | None
+    """The published number; None where the bar is our own."""
     spread: float | None
     """The published spread, where there is one."""
     bar: Bar
@@ -83,7 +84,8 @@ class Verdict:
     def line(self) -> str:
         """Return the verdict as one line: ``ID  ours  paper  bar  HOLDS|FALLS SHORT``."""
         claim = self.claim
-        paper = f"{claim.paper:.2f}" + (f" +- {claim.spread:g}" if claim.spread is not None else "")
+        number = "none" if claim.paper is None else f"{claim.paper:.2f}"
+        paper = number + (f" +- {claim.spread:g}" if claim.spread is not None else "")
         word = "HOLDS" if self.holds else "FALLS SHORT"
         return f"{claim.id}  {self.ours:.2f}  {paper}  {claim.bar}  {word}"
 
