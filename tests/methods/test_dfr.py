@@ -13,7 +13,7 @@ from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Splits
 from spurless.data.planted import PlantedConfig, planted
-from spurless.methods.dfr import halves, refit
+from spurless.methods.dfr import refit
 from spurless.models import Classifier, build
 from spurless.train.run import Engine
 

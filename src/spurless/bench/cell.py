@@ -27,6 +27,8 @@ class Cell:
     method_options: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
     select: str = "last"
+    coverages: tuple[float, ...] = ()
+    score: str = "auto"
 
 
 def run_cell(
@@ -45,6 +47,8 @@ def run_cell(
         select=cell.select,
         engine=engine,
         folder=folder,
+        coverages=cell.coverages,
+        score=cell.score,
         progress=progress,
         **cell.method_options,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -14,23 +14,25 @@ from typing import Any
 import torch
 from torch import nn
 
+from spurless.bench.abstaining import assess_abstaining
 from spurless.bench.assess import assess, circumstances, describe_data, describe_model
+from spurless.bench.rules import check_fit, check_labels, score_of, set_criterion
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
-from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.options import configure
 from spurless.core.progress import Progress
 from spurless.core.provenance import digest
 from spurless.core.records import Record
 from spurless.data.checks import check_splits
-from spurless.data.grouped import Grouped, Splits
-from spurless.methods import METHODS, Method, make_method
+from spurless.data.grouped import Splits
+from spurless.methods import Method, make_method
+from spurless.methods.base import declared
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
-from spurless.train.evaluate import evaluate
-from spurless.train.run import Engine, Run, start
-from spurless.train.select import Criterion, criterion_named
+from spurless.train.run import Engine, start
+from spurless.train.select import criterion_named
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Fitted:
 
     model: Classifier
     record: Record
+    start: Classifier | None = None
+    """The trained model that the method repaired; None for a method that trains from scratch."""
+    explanation: Any = None
+    """What the method found out on its way, where it says; the biased neurons of NeuronTune, for one."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,10 @@ class Protocol:
     engine: Engine = field(default_factory=Engine)
     folder: Path | None = None
     """Where a killed run leaves what it had; the same call continues it."""
+    coverages: tuple[float, ...] = ()
+    """At which coverages to count the errors of a model that may abstain."""
+    score: str = "auto"
+    """How sure a model is of an example: a name in ``train.abstain.SCORES``; auto is the method's own."""
     progress: Progress | None = None
 
 
@@ -65,6 +75,8 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
     select: str = "last",
     engine: Engine | None = None,
     folder: Path | str | None = None,
+    coverages: Sequence[float] = (),
+    score: str = "auto",
     progress: Progress | None = None,
     **options: Any,
 ) -> Fitted:
@@ -81,6 +93,9 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
             in the record.
         engine: device, precision, number of devices.
         folder: where to leave checkpoints; a killed run continues from there, to the same weights.
+        coverages: count the errors also of a model that abstains, at these shares of the examples; thresholds are
+            chosen on validation scores.
+        score: how sure a model is; ``"auto"`` is the method's own, see ``spurless.train.abstain``.
         progress: called with stage, step, total and a word.
         options: fields of the method's configuration, over the preset's.
 
@@ -88,7 +103,8 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
         MissingAttributes: the method or the criterion needs attributes that the data do not have.
     """
     settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
-    protocol = Protocol(settings, select, engine or Engine(), Path(folder) if folder is not None else None, progress)
+    place = Path(folder) if folder is not None else None
+    protocol = Protocol(settings, select, engine or Engine(), place, tuple(coverages), score, progress)
     if isinstance(method, str):
         return fit_under(protocol, make_method(method, preset, **options), model, data, seed)
     if preset is not None or options:
@@ -98,33 +114,40 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
 
 def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int) -> Fitted:
     """Fit a method under a protocol; see :func:`fit`."""
-    info, criterion = method.info, criterion_named(protocol.select)
-    _check_labels(method, criterion, data)
+    info, criterion = declared(method), criterion_named(protocol.select)
+    check_labels(info, criterion, data)
+    score = score_of(protocol.score, info)
     model = deepcopy(wrap(model))
-    _check_fit(model, check_splits(data))
+    check_fit(model, check_splits(data))
     fingerprint = data.fingerprint()
     content = _content(model, fingerprint)
     key = _key(protocol, method, content, seed)
     checkpoints = Checkpoints(protocol.folder / key, key) if protocol.folder is not None else None
     run = start(protocol.engine, seed, protocol.train, checkpoints)
     run.progress = protocol.progress
-    run.score = _scorer(criterion, data.val, run)
+    set_criterion(run, criterion, data.val)
     fresh = info.start == "trained" and not model.trained
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
 
-    begin = time.perf_counter()
+    begin, begun = time.perf_counter(), None
     with _heard() as heard:
         if fresh:
+            untrained = deepcopy(model)
+            run.fresh = lambda: deepcopy(untrained)
             model = trained_by_erm(model, data, run, digest(content, protocol.select))
         elif info.start == "trained":
             warn_if_untrained(model, data.train, run)
+        if info.start == "trained":
+            begun = deepcopy(model)
+            set_criterion(run, criterion, data.val, begun)
         shown = data.shown(
             train_attributes=info.train_attributes, val_labels=info.val_labels, val_attributes=info.val_attributes
         )
         fitted = method.fit(model, shown, run)
         fitted.trained = True
         metrics, table = assess(fitted, data, run)
+        numbers, selective = assess_abstaining(fitted, begun, data, run, score, protocol.coverages)
     fitted.to("cpu")
 
     record = Record(
@@ -141,15 +164,16 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
         },
         selection=criterion.name,
         groups=tuple(table.rows(data.train.counts)),
-        metrics=metrics,
+        metrics={**metrics, **numbers},
         seconds={**run.seconds, "total": time.perf_counter() - begin},
         peak_memory=torch.cuda.max_memory_allocated(run.device) if run.device.type == "cuda" else None,
         warnings=(*data.notes, *heard),
         history=tuple(run.history),
+        selective=selective,
         key=key,
         **circumstances(run.device),
     )
-    return Fitted(fitted, record)
+    return Fitted(fitted, record, begun, run.explanation)
 
 
 def key_of(protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int) -> str:
@@ -160,7 +184,7 @@ def key_of(protocol: Protocol, method: Method, model: nn.Module, data: Splits, s
 def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, engine: Engine | None = None) -> Record:
     """Evaluate a model that was trained elsewhere; the record carries ``name`` as its method."""
     classifier = wrap(model)
-    _check_fit(classifier, check_splits(data))
+    check_fit(classifier, check_splits(data))
     run = start(engine or Engine(), seed, TrainConfig())
     with _heard() as heard, run.timed("evaluate"):
         metrics, table = assess(classifier, data, run)
@@ -186,46 +210,10 @@ def _content(model: Classifier, fingerprint: str) -> str:
 
 
 def _key(protocol: Protocol, method: Method, content: str, seed: int) -> str:
-    settings = [asdict(protocol.train), protocol.select, protocol.engine.precision]
+    settings: list[Any] = [asdict(protocol.train), protocol.select, protocol.engine.precision]
+    if protocol.coverages:
+        settings += [list(protocol.coverages), protocol.score]
     return digest(content, [method.info.name, asdict(method.config), *settings, seed])
-
-
-def _check_labels(method: Method, criterion: Criterion, data: Splits) -> None:
-    """Refuse what the data cannot give, before anything is trained."""
-    info = method.info
-    free = [name for name, other in METHODS.items() if not (other.info.train_attributes or other.info.val_attributes)]
-    if info.train_attributes and not data.train.given.has_attributes:
-        raise MissingAttributes(info.name, "train", free)
-    if info.val_attributes and not data.val.given.has_attributes:
-        raise MissingAttributes(info.name, "val", free)
-    if criterion.attributes and not data.val.given.has_attributes:
-        raise MissingAttributes(f"Selection by {criterion.name}", "val")
-
-
-def _check_fit(model: Classifier, data: Splits) -> None:
-    """Refuse a model that cannot take these examples or does not know these classes."""
-    x = data.train.example()
-    try:
-        model.verify(x)
-    except RuntimeError as error:
-        shape = tuple(x.shape[1:]) if isinstance(x, torch.Tensor) else "text"
-        raise BadInput(
-            f"the model {model.name!r} cannot take examples of shape {shape}: {str(error).splitlines()[0]}",
-            do="Build it for these data: sp.build(NAME, data).",
-        ) from None
-    if isinstance(model.head, nn.Linear) and model.n_classes != len(data.groups.labels):
-        raise BadInput(
-            f"the model {model.name!r} tells {model.n_classes} classes apart, the data have {len(data.groups.labels)}",
-            do="Build or wrap a model with one output per class.",
-        )
-
-
-def _scorer(criterion: Criterion, val: Grouped, run: Run) -> Callable[[nn.Module], float] | None:
-    """Return the criterion as a function of the model alone, so that a method cannot look at what it looks at."""
-    if not criterion.labels:
-        return None
-    split = val.given if criterion.attributes else val.hide_attributes()
-    return lambda model: criterion.score(evaluate(model, split, run.device, run.workers))
 
 
 @contextmanager

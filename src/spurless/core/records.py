@@ -56,6 +56,8 @@ class Record:
     """bytes on the accelerator, where there is one"""
     warnings: tuple[str, ...] = ()
     history: tuple[dict[str, Any], ...] = ()
+    selective: dict[str, Any] = field(default_factory=dict)
+    """where the model may abstain: its score, what was kept and what of it was wrong at each coverage, and a curve"""
     cell: str = ""
     """which cell of which claim or plan this run belongs to"""
     key: str = ""

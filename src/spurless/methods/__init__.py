@@ -19,6 +19,7 @@ from spurless.methods.deep_gamblers import DeepGamblers
 from spurless.methods.dfr import DFR
 from spurless.methods.erm import ERM
 from spurless.methods.group_dro import GroupDRO
+from spurless.methods.head_tuning import ClassBalancedHead
 from spurless.methods.jtt import JTT
 from spurless.methods.masktune import MaskTune
 from spurless.methods.one_sided import OneSided
@@ -35,6 +36,7 @@ METHODS: dict[str, type[Method]] = {
         JTT,
         RandMask,
         MaskTune,
+        ClassBalancedHead,
         GroupReweight,
         GroupResample,
         GroupSubsample,

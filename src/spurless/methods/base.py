@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 from spurless.data.grouped import Splits
@@ -23,6 +23,8 @@ class Info:
     val_attributes: bool = False
     start: Literal["scratch", "trained"] = "scratch"
     """``trained``: the method repairs a trained model; a fresh one is first trained by ERM."""
+    score: str = "softmax"
+    """How sure its model is of an example; a name in ``train.abstain.SCORES``. Products are with the starting model."""
 
 
 class Method(Protocol):
@@ -41,3 +43,14 @@ class Method(Protocol):
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train ``model`` on ``data``."""
+
+
+def declared(method: Method) -> Info:
+    """Return what a method uses as it is configured: a configuration that needs less says so by its ``uses``.
+
+    Example:
+        >>> from spurless.methods.erm import ERM
+        >>> declared(ERM()) == ERM.info
+        True
+    """
+    return replace(method.info, **getattr(method.config, "uses", {}))

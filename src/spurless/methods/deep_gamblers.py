@@ -71,7 +71,10 @@ class DeepGamblers:
     """Train an extra output to say how much not to bet."""
 
     info: ClassVar[Info] = Info(
-        "deep-gamblers", "Liu et al. 2019", "an extra output learns when a bet on a class does not pay"
+        "deep-gamblers",
+        "Liu et al. 2019",
+        "an extra output learns when a bet on a class does not pay",
+        score="selector",
     )
     presets: ClassVar[Mapping[str, DeepGamblersConfig]] = {
         "cifar10": DEEP_GAMBLERS_CIFAR10,

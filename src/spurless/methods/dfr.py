@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Splits
-from spurless.data.loader import Loader, in_order, subsampled
+from spurless.data.loader import subsampled
 from spurless.methods.base import Info
+from spurless.methods.head_tuning import halves, linear_head
 from spurless.metrics.groupwise import group_table
 from spurless.models.classifier import Classifier
-from spurless.models.features import collect
-from spurless.train.evaluate import EVALUATION_BATCH
+from spurless.train.embed import features_of
 from spurless.train.run import Run
 
 
@@ -64,20 +64,14 @@ class DFR:
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Replace the head of ``model``."""
         val, seeds = data.val, run.seeds.child("dfr")
-        if not isinstance(model.head, nn.Linear):
-            raise BadInput(
-                "DFR refits a linear head", got=type(model.head).__name__, do="Pass wrap(module, head=NAME)."
-            )
+        linear_head(model, "dfr")
         if int(val.counts[val.counts > 0].min()) < 2:
             raise BadInput(
                 "DFR needs two examples of every group in the validation split",
                 got=f"{int(val.counts[val.counts > 0].min())} in the smallest",
                 do="Use a larger validation split, or a method that needs no groups.",
             )
-        with run.timed("embed"):
-            model.to(run.device)
-            loader = Loader(val, in_order(len(val)), EVALUATION_BATCH, run.device, workers=run.workers)
-            features = collect(model, loader.batches())
+        features = features_of(model, val, run)
         with run.timed("refit"):
             strength = self._choose(features, data, seeds, run)
             weight, bias = self._average(features, data, strength, seeds, run)
@@ -110,18 +104,6 @@ class DFR:
             run.tell("refit", n + i + 1, n + self.config.refits, f"C = {strength:g}")
         weights, biases = zip(*heads, strict=True)
         return torch.stack(weights).mean(dim=0), torch.stack(biases).mean(dim=0)
-
-
-def halves(cells: Tensor, seeds: Seeds) -> tuple[Tensor, Tensor]:
-    """Return two random halves with the same share of every cell."""
-    generator = seeds.generator("halves")
-    first, second = [], []
-    for cell in torch.unique(cells):
-        members = (cells == cell).nonzero().flatten()
-        members = members[torch.randperm(len(members), generator=generator)]
-        first.append(members[: len(members) // 2])
-        second.append(members[len(members) // 2 :])
-    return torch.cat(first), torch.cat(second)
 
 
 def refit(features: Tensor, y: Tensor, strength: float, n_classes: int) -> tuple[Tensor, Tensor]:

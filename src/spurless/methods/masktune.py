@@ -92,6 +92,7 @@ class MaskTune:
         "Asgari Taghanaki et al. 2022",
         "hide what the model looked at, then tune it for one epoch on the rest",
         start="trained",
+        score="product",
     )
     presets: ClassVar[Mapping[str, MaskTuneConfig]] = {
         "biased-mnist": MASKTUNE_BIASED_MNIST,

@@ -70,7 +70,10 @@ class SelectiveNet:
     """Train the network for the examples that it keeps."""
 
     info: ClassVar[Info] = Info(
-        "selectivenet", "Geifman and El-Yaniv 2019", "a head learns which examples to keep at a target coverage"
+        "selectivenet",
+        "Geifman and El-Yaniv 2019",
+        "a head learns which examples to keep at a target coverage",
+        score="selector",
     )
     presets: ClassVar[Mapping[str, SelectiveNetConfig]] = {
         "cifar10": SELECTIVENET_CIFAR10,

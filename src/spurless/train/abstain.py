@@ -68,7 +68,7 @@ class Abstainer:
     def __post_init__(self) -> None:
         if self.score not in SCORES:
             raise UnknownName("score", self.score, SCORES)
-        alone = self.score in ("softmax", "selector")
+        alone = self.score not in JOINT
         if not self.models or alone != (len(self.models) == 1):
             raise BadInput(
                 f"the score {self.score!r} is of {'one model' if alone else 'two models or more'}",
@@ -215,6 +215,8 @@ SCORES: dict[str, Score] = {
     "selector": _selector,
 }
 """Every score by name."""
+JOINT = ("product", "masktune-authors")
+"""The scores of two models or more."""
 
 
 def _device(models: Sequence[nn.Module]) -> torch.device:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spurless.core.progress import teller
 from spurless.data.grouped import Batch, Grouped, Splits
@@ -16,7 +16,7 @@ from spurless.models.features import collect
 from spurless.models.wrapping import wrap
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import EVALUATION_BATCH
-from spurless.train.run import Engine, start
+from spurless.train.run import Engine, Run, start
 
 DEFAULT = Engine()
 
@@ -53,3 +53,16 @@ def _features(model: Classifier, split: Grouped, device: torch.device, name: str
             done(int(batch.index[-1]) + 1)
 
     return replace(split, x=collect(model, batches(), device), transform=None, augment=None)
+
+
+def embedded(model: Classifier, split: Grouped, run: Run) -> Grouped:
+    """Return a split with features in the place of the inputs, for a method that works on the last layer alone."""
+    return replace(split, x=features_of(model, split, run), transform=None, augment=None, hidden=None)
+
+
+def features_of(model: Classifier, split: Grouped, run: Run) -> Tensor:
+    """Return the features of every example of a split, ``(N, d)`` on the CPU."""
+    with run.timed("embed"):
+        model.to(run.device)
+        loader = Loader(split, in_order(len(split)), EVALUATION_BATCH, run.device, workers=run.workers)
+        return collect(model, loader.batches(), run.device)

@@ -35,6 +35,12 @@ class Run:
     """Lightning Fabric: where the tensors live and how processes talk; made by :func:`start`."""
     score: Callable[[nn.Module], float] | None = None
     """The selection criterion on the validation split; None keeps the last epoch."""
+    judge: Callable[[Tensor], float] | None = None
+    """The same criterion, of predicted labels of the validation split: for a head, whose features lie ready."""
+    fresh: Callable[[], nn.Module] | None = None
+    """Makes the untrained model again, where the starting point was trained in this run."""
+    explanation: object | None = None
+    """What a method found out on its way; it is passed on to the user."""
     checkpoints: Checkpoints | None = None
     progress: Progress | None = None
     workers: int = 0

@@ -18,6 +18,8 @@ class Criterion:
     labels: bool
     attributes: bool
     score: Callable[[GroupTable], float]
+    inferred: bool = False
+    """Whether the groups are inferred: label, and whether the starting model was right."""
 
 
 CRITERIA: dict[str, Criterion] = {
@@ -27,6 +29,14 @@ CRITERIA: dict[str, Criterion] = {
         Criterion("val-average", "accuracy on validation", True, False, lambda table: table.average),
         Criterion("val-worst-class", "accuracy of the worst class", True, False, lambda table: table.worst_class[0]),
         Criterion("val-balanced", "mean accuracy of the classes", True, False, lambda table: table.balanced_accuracy),
+        Criterion(
+            "val-worst-inferred",
+            "accuracy of the worst of the groups: label, and whether the starting model was right",
+            True,
+            False,
+            lambda table: table.worst[0],
+            inferred=True,
+        ),
         Criterion("val-worst-group", "accuracy of the worst group", True, True, lambda table: table.worst[0]),
         Criterion("val-balanced-groups", "mean accuracy of the groups", True, True, lambda table: table.balanced),
     )
