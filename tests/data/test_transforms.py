@@ -8,6 +8,7 @@ from spurless.data.transforms import (
     Batched,
     Chain,
     Normalise,
+    RandomAffine,
     RandomCrop,
     RandomFlip,
     RandomSquare,
@@ -92,3 +93,27 @@ def test_a_random_square_of_a_row_is_a_run_of_features() -> None:
     hidden = RandomSquare()(torch.ones(500, 8)) == 0
     assert set(hidden.sum(dim=1).tolist()) == {1, 2, 3, 4}
     assert ((hidden.int().diff(dim=1) == 1).sum(dim=1) <= 1).all()
+
+
+def test_an_affine_map_turns_and_shifts_each_image_by_its_own_draw() -> None:
+    x = torch.zeros(2000, 1, 41, 61, dtype=torch.uint8)
+    x[:, 0, 18:23, 48:53] = 200  # a block 20 pixels right of the middle
+    turned = RandomAffine(degrees=15, shift=0.0)(x)
+    assert turned.dtype == torch.uint8
+    rows, columns = (turned[:, 0] > 0).nonzero()[:, 1:].double().sub(torch.tensor([20.0, 30.0])).unbind(dim=1)
+    which = (turned[:, 0] > 0).nonzero()[:, 0]
+    n = torch.bincount(which, minlength=len(x)).double()
+    down = torch.bincount(which, rows, minlength=len(x)) / n
+    aside = torch.bincount(which, columns, minlength=len(x)) / n
+    angle = torch.rad2deg(torch.atan2(down, aside))
+    assert (down.hypot(aside) - 20).abs().max() < 0.7  # it stays 20 pixels from the middle, on a wide image, too
+    assert angle.abs().max() < 17
+    assert angle.min() < -13
+    assert angle.max() > 13
+    shifted = RandomAffine(degrees=0.0, shift=0.1)(x)[:, 0] > 0
+    left = shifted.any(dim=1).float().argmax(dim=1)
+    assert set((left - 48).tolist()) == set(range(-6, 7))  # a tenth of 61 to either side
+
+
+def test_turn_is_masktunes_augmentation_of_cifar10() -> None:
+    assert augmentation("turn", 32) == Chain((RandomFlip(), RandomAffine(15.0, 0.1)))

@@ -35,13 +35,24 @@ def assess_abstaining(
     """
     if not coverages:
         return {}, {}
-    models = (start.to(run.device), model) if score in JOINT and start is not None else (model,)
-    abstainer = Abstainer(tuple(part.to(run.device) for part in models), score)
+    if score not in JOINT or start is None:
+        return _assess(Abstainer((model,), score), data, run, coverages)
+    numbers, found = _assess(Abstainer((start, model), score), data, run, coverages)
+    found["start"] = _assess(Abstainer((start,), "softmax"), data, run, coverages)[1]  # the same network, alone
+    return numbers, found
+
+
+def _assess(
+    abstainer: Abstainer, data: Splits, run: Run, coverages: Sequence[float]
+) -> tuple[dict[str, float | None], dict[str, Any]]:
+    for model in abstainer.models:
+        model.to(run.device)
     thresholds = thresholds_for(abstainer.respond(data.val, run.workers).scores, coverages)
     said, test = abstainer.respond(data.test, run.workers), data.test.to("cpu")
     table = selective_table(said.scores, said.pred, test.y, test.a, test.groups, thresholds)
     numbers = {name: _known(value) for name, value in table.summary().items()}
-    return numbers, {"score": score, "rows": [_row(kept) for kept in table.rows], "curve": _curve(table, said, test)}
+    rows = [_row(kept) for kept in table.rows]
+    return numbers, {"score": abstainer.score, "rows": rows, "curve": _curve(table, said, test)}
 
 
 def _row(kept: Kept) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class BffhqConfig:
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     percent: str = "0.5pct"  # the folder of train: 0.5pct, 1pct, 2pct or 5pct are conflicting
     size: int = 224  # pixels; Lee et al. 2021 (DCWP: 128)
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     cache: bool | None = None  # keep decoded images for later runs; None: if there are many
     seed: int = 0  # decides nothing: the splits are published
 

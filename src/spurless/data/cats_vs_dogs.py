@@ -63,7 +63,7 @@ class CatsVsDogsConfig:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     size: int = 64  # pixels; SelectiveNet, MaskTune
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     cache: bool | None = None  # keep decoded images for later runs; None: if there are many
     seed: int = 0  # draws the splits
 

@@ -109,7 +109,7 @@ class CelebAConfig:
     label: str = "Blond_Hair"  # any of the 40 attributes; Sagawa et al. 2020
     attribute: str = "Male"  # any other of the 40; Sagawa et al. 2020
     partition: str = "clean"  # or imperfect: methods are given two domains; Zhou et al. 2021
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     cache: bool | None = None  # keep decoded images for later runs; None: if there are many
     seed: int = 0  # draws the domains; the splits are published
 

@@ -60,7 +60,7 @@ class Celeba10kConfig:
     val: float = 0.2  # share of every group; ours
     test: float = 0.2  # share of every group; ours
     size: int = 0  # pixels of the square cut from the centre; 0: as they are stored, 109 high and 89 wide
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     seed: int = 0  # of the split
 
 

@@ -48,7 +48,7 @@ class Cifar100Config:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     val: int = 5000  # images of the official train split; usual
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     seed: int = 0
 
 

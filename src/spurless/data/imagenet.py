@@ -68,7 +68,7 @@ class ImagenetConfig:
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     size: int = 224  # pixels; everybody
     val_per_class: int = 50  # cut from train, at most half of a class; as many as the official split has
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     cache: bool | None = None  # keep decoded images for later runs (193 GB at 224 pixels); None: if there are many
     seed: int = 0  # draws val
 

@@ -77,7 +77,7 @@ class ImagenetNineConfig:
     train: str = "in9l"  # the folder of train and val: in9l (MaskTune) or original, a quarter of it
     variants: str = "original,mixed-same,mixed-rand,only-fg"  # the versions in test; MaskTune, and the BG-gap
     size: int = 224  # pixels; as released
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     cache: bool | None = None  # keep decoded images for later runs; None: if there are many
     seed: int = 0  # decides nothing: the splits are published
 

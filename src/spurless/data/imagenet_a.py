@@ -74,7 +74,7 @@ class ImagenetAConfig:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     size: int = 224  # pixels; the papers
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     cache: bool | None = None  # keep decoded images for later runs; None: if there are many
     seed: int = 0  # decides nothing: the splits are published
 

@@ -61,7 +61,7 @@ class SvhnConfig:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     val: int = 7326  # images of the official train split: 10 %; ours
-    augment: str = "none"  # none, flip or crop-flip, in training; a flipped digit is no digit
+    augment: str = "none"  # none, flip, crop-flip or turn, in training; a flipped digit is no digit
     seed: int = 0
 
 

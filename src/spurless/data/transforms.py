@@ -6,6 +6,7 @@ draw per example, with tensor operations alone (``static``), so that a captured 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -92,6 +93,27 @@ class RandomCrop:
 
 
 @dataclass(frozen=True)
+class RandomAffine:
+    """Turn each image by up to ``degrees`` and shift it by up to ``shift`` of its size; what comes in is black."""
+
+    degrees: float = 15.0
+    shift: float = 0.1
+    static: ClassVar[bool] = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        from torch.nn.functional import affine_grid, grid_sample
+
+        n, _, height, width = x.shape
+        draw = torch.rand(3, n, device=x.device) * 2 - 1
+        angle, aside, down = draw[0] * math.radians(self.degrees), *(2 * self.shift * draw[1:])
+        cos, sin, aspect = angle.cos(), angle.sin(), height / width
+        rows = torch.stack([cos, -sin * aspect, aside, sin / aspect, cos, down], dim=1).view(n, 2, 3)
+        grid = affine_grid(rows, [n, 1, height, width], align_corners=False)
+        turned = grid_sample(x.float(), grid, mode="nearest", align_corners=False)
+        return turned.to(x.dtype)
+
+
+@dataclass(frozen=True)
 class RandomSquare:
     """Hide a square of each image behind zeros: its side is drawn from 2 to half the short side, then its place.
 
@@ -122,18 +144,21 @@ def _run(length: int, side: Tensor) -> Tensor:
 
 
 def augmentation(name: str, size: int) -> Transform | None:
-    """Return the augmentation of that name for images of ``size`` pixels: ``none``, ``flip`` or ``crop-flip``.
+    """Return the augmentation of that name for images of ``size`` pixels: ``none``, ``flip``, ``crop-flip`` or ``turn``.
 
-    The crop pads by an eighth of the size: 4 pixels for CIFAR, as everybody does.
+    The crop pads by an eighth of the size: 4 pixels for CIFAR, as everybody does. ``turn`` mirrors, turns by up to 15
+    degrees and shifts by up to a tenth: MaskTune's on CIFAR-10.
     """
     if name not in AUGMENTATIONS:
         raise UnknownName("augmentation", name, AUGMENTATIONS)
     if name == "crop-flip":
         return Chain((RandomCrop(size // 8), RandomFlip()))
+    if name == "turn":
+        return Chain((RandomFlip(), RandomAffine()))
     return RandomFlip() if name == "flip" else None
 
 
-AUGMENTATIONS = ("none", "flip", "crop-flip")
+AUGMENTATIONS = ("none", "flip", "crop-flip", "turn")
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class UtkfaceConfig:
     n_val: int = 800  # a quarter of each group; ours
     n_test: int = 2000  # a quarter of each group; ours
     size: int = 0  # pixels; 0: as they are stored, 80
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     seed: int = 0  # who is in which split
 
 

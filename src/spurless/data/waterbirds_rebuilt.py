@@ -57,7 +57,7 @@ class WaterbirdsRebuiltConfig:
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
     size: int = SIDE  # pixels; 0: as they are stored
-    augment: str = "none"  # none, flip or crop-flip, in training
+    augment: str = "none"  # none, flip, crop-flip or turn, in training
     seed: int = 0  # decides nothing: the splits are in the pack
 
 
