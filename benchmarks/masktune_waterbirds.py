@@ -67,6 +67,7 @@ class Given:
         self.config, self.hidden = config, hidden
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        """Tune on what the masks leave."""
         train = replace(data.train, hidden=self.hidden)
         settings = replace(run.train, epochs=1, schedule="constant")
         loader = run.loader(train, shuffled(len(train), run.seeds.child("tune", 1)))
@@ -77,7 +78,7 @@ class Given:
 def where(hidden: Hidden, bird: Tensor) -> tuple[float, float]:
     """Return the share of pixels that is hidden, and the share of the hidden that is bird."""
     total, on_bird, pixels = 0, 0, 0
-    for part in torch.arange(len(hidden)).split(500):
+    for part in torch.split(torch.arange(len(hidden)), 500):
         mask = hidden.masks(part)
         total, on_bird = total + int(mask.sum()), on_bird + int((mask & bird[part]).sum())
         pixels += mask.numel()

@@ -144,10 +144,10 @@ def _run(length: int, side: Tensor) -> Tensor:
 
 
 def augmentation(name: str, size: int) -> Transform | None:
-    """Return the augmentation of that name for images of ``size`` pixels: ``none``, ``flip``, ``crop-flip`` or ``turn``.
+    """Return the augmentation of that name for images of ``size`` pixels.
 
-    The crop pads by an eighth of the size: 4 pixels for CIFAR, as everybody does. ``turn`` mirrors, turns by up to 15
-    degrees and shifts by up to a tenth: MaskTune's on CIFAR-10.
+    ``crop-flip`` pads by an eighth of the size: 4 pixels for CIFAR, as everybody does. ``turn`` mirrors, turns by
+    up to 15 degrees and shifts by up to a tenth: MaskTune's on CIFAR-10.
     """
     if name not in AUGMENTATIONS:
         raise UnknownName("augmentation", name, AUGMENTATIONS)
