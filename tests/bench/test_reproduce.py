@@ -22,3 +22,11 @@ def test_a_cheap_claim_holds(claim: object, tmp_path: Path) -> None:
     records = read(tmp_path / "records.jsonl")
     assert len(records) == claim.seeds * len(claim.cells)
     assert judge(claim, records).ours == verdict.ours  # the records alone say the same
+
+
+def test_a_claim_can_be_shared_out_by_seeds(tmp_path: Path) -> None:
+    claim = CLAIMS["theory/planted-erm"]
+    for seed in range(2):
+        reproduce(claim, seeds=1, first=seed, engine=Engine("cpu"), out=tmp_path / "parts.jsonl")
+    whole = reproduce(claim, seeds=2, engine=Engine("cpu"))
+    assert judge(claim, read(tmp_path / "parts.jsonl")).values == whole.values

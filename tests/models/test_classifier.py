@@ -189,3 +189,10 @@ def test_plain_finds_the_tensor() -> None:
 def test_a_head_place_lets_features_through() -> None:
     t = torch.randn(2, 3)
     assert HeadPlace(3, 2)(t) is t
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_model_that_is_already_on_the_accelerator_is_checked_there() -> None:
+    model = wrap(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))).cuda()
+    model.verify(torch.zeros(2, 1, 2, 2))

@@ -16,13 +16,23 @@ def reproduce(
     claim: Claim,
     *,
     seeds: int | None = None,
+    first: int = 0,
     engine: Engine | None = None,
     out: Path | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Run every cell of a claim with every seed and judge the result; records are appended to ``out`` as they come."""
+    """Run every cell of a claim with every seed and judge the result; records are appended to ``out`` as they come.
+
+    Args:
+        claim: what is rerun.
+        seeds: how many; the claim's own number by default.
+        first: the first of them, to share a claim out over machines.
+        engine: where the arithmetic is done.
+        out: where records go.
+        progress: called with stage, step, total and a word.
+    """
     records: list[Record] = []
-    for seed in range(seeds or claim.seeds):
+    for seed in range(first, first + (seeds or claim.seeds)):
         for name, cell in claim.cells.items():
             fitted = run_cell(cell, seed, engine, progress=progress)
             records.append(replace(fitted.record, cell=f"{claim.id} {name}"))

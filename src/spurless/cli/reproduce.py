@@ -23,6 +23,9 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(help="Run so many seeds.", min=1, show_default="the claim's own number")
     ] = None,
+    seed: Annotated[
+        int, typer.Option(help="The first seed; with --seeds 1, a claim can be shared out over machines.", min=0)
+    ] = 0,
     device: Device = "auto",
     precision: Precision = "auto",
     data_dir: Annotated[
@@ -66,7 +69,8 @@ def reproduce(
     if out is not None:
         check_appendable(out)
     with progress_bar(quiet or json) as progress:
-        verdict = rerun(chosen, seeds=seeds, engine=Engine(device, precision=precision), out=out, progress=progress)
+        engine = Engine(device, precision=precision)
+        verdict = rerun(chosen, seeds=seeds, first=seed, engine=engine, out=out, progress=progress)
     if json:
         row = {"id": chosen.id, "ours": verdict.ours, "values": verdict.values, "paper": chosen.paper}
         print(json_module.dumps({**row, "bar": str(chosen.bar), "holds": verdict.holds}))

@@ -85,6 +85,7 @@ class Classifier(nn.Module):
             BadInput: the shapes are wrong, or something in a wrapped module comes after its head.
         """
         n = len(next(iter(x.values()))) if isinstance(x, dict) else len(x)
+        x = _beside(x, next(self.parameters(), None))
         with evaluating(self), torch.no_grad():
             if head_places(self.backbone):
                 self._verify_place(x)
@@ -234,6 +235,13 @@ def _random_linear(n_in: int, n_out: int, like: Tensor) -> nn.Linear:
         for parameter in layer.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
     return layer
+
+
+def _beside(x: Input, weight: Tensor | None) -> Input:
+    """Return inputs on the device of a weight."""
+    if weight is None:
+        return x
+    return {k: v.to(weight.device) for k, v in x.items()} if isinstance(x, dict) else x.to(weight.device)
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
