@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spurless.core.records import Record, read
-from spurless.reporting import Picture, write_report
+from spurless.reporting import Figure, Picture, Section, write_report, write_sections
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 
@@ -28,8 +28,19 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
         trouble.append(f"dialog {dialog.message}")
         dialog.dismiss()
 
-    def go(records: list[Record], *, pictures: tuple[Picture, ...] = (), width: int = 1280, **options: Any) -> Any:
-        path = write_report(tmp_path / "r.html", records, pictures=pictures)
+    def go(
+        records: list[Record],
+        *,
+        pictures: tuple[Picture, ...] = (),
+        sections: tuple[Section, ...] = (),
+        width: int = 1280,
+        **options: Any,
+    ) -> Any:
+        path = tmp_path / "r.html"
+        if records:
+            write_report(path, records, pictures=pictures, sections=sections)
+        else:
+            write_sections(path, "Sections alone", sections)
         context = browser.new_context(viewport={"width": width, "height": 800}, **options)
         contexts.append(context)
         page = context.new_page()
@@ -192,3 +203,86 @@ def test_landmarks_headings_and_words_for_pictures(visit: Open, runs: list[Recor
     targets = page.locator("nav a").evaluate_all("all => all.map(one => Boolean(document.querySelector(one.hash)))")
     assert targets
     assert all(targets)
+
+
+@pytest.fixture
+def sections(pixel: bytes) -> tuple[Section, ...]:
+    """A section with a chart of two lines, whose names are an attack, and a picture."""
+    lines = [{"x": ["<b>a</b>", "b"], "y": [1, 2], "name": f"<b>{n}</b>", "mode": "lines"} for n in "xy"]
+    chart = Figure("A chart", "a caption", {"data": lines, "layout": {"yaxis": {"title": "depth"}}}, "two lines")
+    return (
+        Section("Own part", "text", [chart, Picture("Map", "1: a\n2: b", pixel, "a map")]),
+        Section("Other part", "", [chart]),
+    )
+
+
+@pytest.fixture
+def refusing(make: Make) -> list[Record]:
+    """Two methods that may abstain."""
+    points = [{"coverage": c / 10, "error": c / 40, "worst_group_error": 0.6 - c / 40} for c in range(1, 11)]
+    row = {"target": 0.5, "coverage": 0.5, "error": 0.1, "worst_group_error": 0.5, "worst_group": "x" * 50}
+    return [make(m, selective={"score": "softmax", "rows": [row], "curve": points}) for m in ("erm", "jtt")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_sections_and_abstaining_are_drawn_in_any_light_and_width(
+    visit: Open, refusing: list[Record], sections: tuple[Section, ...], scheme: str, width: int
+) -> None:
+    for records, charts in ((refusing, 6), ([], 2)):
+        page = visit(records, sections=sections, width=width, color_scheme=scheme)
+        assert page.locator(".draw:has(svg .trace)").count() == charts
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        drawn = page.locator("section[aria-labelledby=section-0] .draw")
+        assert drawn.bounding_box()["width"] <= width
+        assert "<b>x</b>" in drawn.text_content()
+        assert "<b>a</b>" in drawn.text_content()
+        assert "depth" in drawn.text_content()
+        assert page.locator("b").count() == 0
+
+
+def test_colours_that_no_caller_gave_follow_the_theme(visit: Open, sections: tuple[Section, ...]) -> None:
+    page = visit([], sections=sections, color_scheme="light")
+    stroke = "document.querySelector('.draw .js-line').style.stroke"
+    light = page.evaluate(stroke)
+    page.emulate_media(color_scheme="dark")
+    until(page, f"{stroke} !== '{light}'")
+    page.get_by_role("button", name="Dark mode").click()
+    assert page.evaluate(stroke) == light
+
+
+def test_sections_have_headings_links_and_words(
+    visit: Open, refusing: list[Record], sections: tuple[Section, ...]
+) -> None:
+    for records in (refusing, []):
+        page = visit(records, sections=sections)
+        levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
+        assert all(b - a <= 1 for a, b in pairwise(levels))
+        assert page.get_by_role("img", name="two lines", exact=True).count() == 2
+        assert page.get_by_role("img", name="a map", exact=True).count() == 1
+        hrefs = page.locator("nav a").evaluate_all("all => all.map(one => one.hash)")
+        assert hrefs[-2:] == ["#section-0", "#section-1"]
+        assert page.evaluate(f"{hrefs}.every(hash => Boolean(document.querySelector(hash)))")
+        assert page.locator(".picture figcaption").evaluate("one => getComputedStyle(one).whiteSpace") == "pre-line"
+
+
+def test_the_keyboard_goes_through_the_page_from_top_to_bottom(
+    visit: Open, refusing: list[Record], sections: tuple[Section, ...]
+) -> None:
+    page = visit(refusing, sections=sections)
+    told = "[document.activeElement.getAttribute('aria-label'), document.activeElement.hash]"
+    seen = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(told))
+    links, regions = list(dict.fromkeys(link for _, link in seen if link)), [label for label, _ in seen if label]
+    assert links[-2:] == ["#section-0", "#section-1"]
+    assert regions[:4] == ["Accuracy by group", "All averages", "Errors by coverage", "Labels used"]
+
+
+def test_without_javascript_a_chart_is_told_in_words(visit: Open, sections: tuple[Section, ...]) -> None:
+    page = visit([], sections=sections, java_script_enabled=False)
+    told = page.locator(".no-script").first
+    assert told.is_visible()
+    assert told.text_content() == "A chart two lines"
+    assert page.get_by_role("img", name="a map", exact=True).is_visible()

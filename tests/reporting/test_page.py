@@ -14,8 +14,8 @@ import pytest
 
 from spurless.core.errors import BadInput
 from spurless.core.records import Record
-from spurless.reporting import Picture, write_report
-from spurless.reporting.page import embed, render
+from spurless.reporting import Figure, Picture, Section, write_report, write_sections
+from spurless.reporting.page import embed, render, render_sections, report
 
 Make = Callable[..., Record]
 HOSTILE = "</script><script>alert(1)</script>"
@@ -181,6 +181,68 @@ def test_a_bare_record_still_makes_a_page(make: Make) -> None:
     words = Page(render([bare])).words
     assert "n/a" in words
     assert "None" not in words
+
+
+def chart(title: str = "Chart") -> Figure:
+    return Figure(title, "caption", {"data": [{"y": [1, 2]}], "layout": {}}, "words for the chart")
+
+
+def test_sections_come_after_the_chapters_in_their_order(make: Make, grid: Make, pixel: bytes) -> None:
+    sections = [
+        Section("First part", "some text\nmore text", [Picture("A heat map", "row 1\nrow 2", pixel, "a map"), chart()]),
+        Section("Second part", "other text", [chart("Last chart")]),
+    ]
+    for records in ([make()], [make(), grid()]):
+        words = Page(render(records, sections=sections)).words
+        parts = ["What this page cannot tell", "First part", "some text", "more text", "A heat map", "row 1\nrow 2"]
+        parts += ["Chart", "Second part", "other text", "Last chart", "Written by Spurless"]
+        main = words[words.index("The charts need JavaScript") :]
+        places = [main.index(part) for part in parts]
+        assert places == sorted(places)
+        assert words.index("First part") < words.index("The charts need JavaScript")  # in the navigation
+
+
+def test_charts_of_sections_are_numbered_after_those_of_the_records(make: Make) -> None:
+    page = Page(render([make()], sections=[Section("s", "", [chart()])]))
+    specs = json.loads(next(s for s in page.scripts if s.startswith('{"chart-0"')))
+    assert list(specs) == [f"chart-{i}" for i in range(4)]
+    assert specs["chart-3"]["data"] == [{"y": [1, 2]}]
+
+
+def test_report_takes_sections(make: Make, tmp_path: Path) -> None:
+    path = report(tmp_path / "r.html", [make()], sections=[Section("My own part", "")])
+    assert "My own part" in Page(path.read_text(encoding="utf-8")).words
+
+
+def test_hostile_sections_stay_text(make: Make, pixel: bytes) -> None:
+    figure = Figure(HOSTILE, HOSTILE, {"data": [{"y": [1], "name": HOSTILE}], "layout": {"title": HOSTILE}}, HOSTILE)
+    section = Section(HOSTILE, HOSTILE, [Picture(HOSTILE, HOSTILE, pixel, '" onerror="alert(3)'), figure])
+    for page, scripts in (
+        (Page(render([make()], sections=[section])), 4),
+        (Page(render_sections(HOSTILE, [section])), 3),
+    ):
+        assert len(page.scripts) == scripts
+        assert page.tags.count("img") == 1
+        assert not [name for name in page.attributes if name.startswith("on")]
+        assert page.words.count(HOSTILE) >= 5
+
+
+def test_a_page_of_sections_alone_is_whole(pixel: bytes, tmp_path: Path) -> None:
+    picture = Picture("A heat map", "of a cow", pixel, "a cow")
+    path = write_sections(tmp_path / "deep" / "s.html", "Maps", [Section("Part", "text", [picture])], about="of cows")
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert all(address.startswith(("#", "data:")) for address in page.addresses)
+    assert "default-src 'none'" in text
+    assert [word in page.words for word in ("Maps", "of cows", "Part", "text", "A heat map")] == [True] * 5
+    assert len(text) < 40_000  # nothing to draw, so nothing to draw with
+    assert len(render_sections("t", [Section("s", "", [chart()])])) > 1_000_000
+
+
+def test_no_sections_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"there is nothing to show \(expected at least one section\)"):
+        write_sections(tmp_path / "s.html", "t", [])
+    assert not list(tmp_path.iterdir())
 
 
 def test_report_does_not_need_torch() -> None:

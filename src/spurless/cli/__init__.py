@@ -17,6 +17,7 @@ from spurless import __version__
 from spurless.cli.data import data
 from spurless.cli.demo import demo
 from spurless.cli.evaluate import evaluate
+from spurless.cli.explain import explain
 from spurless.cli.fit import fit
 from spurless.cli.ls import ls
 from spurless.cli.report import report
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.command("demo")(demo)
 app.command("fit")(fit)
 app.command("eval")(evaluate)
+app.command("explain")(explain)
 app.command("report")(report)
 app.command("reproduce")(reproduce)
 app.command("ls")(ls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spurless.explain.attribution import attribute, attribution_map
 from spurless.explain.cam import gradcam, xgradcam
 from spurless.explain.heat import EXPLAINERS, Explainer, all_maps, maps
+from spurless.explain.pictures import chosen, contrast
 from spurless.explain.target import Target, find_target
 from spurless.explain.tokens import token_attribution
 
@@ -15,6 +16,8 @@ __all__ = [
     "all_maps",
     "attribute",
     "attribution_map",
+    "chosen",
+    "contrast",
     "find_target",
     "gradcam",
     "maps",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from spurless.core.figures import Figure, Picture, Section
 from spurless.reporting.arms import Arm, Change, Estimate, Study
 from spurless.reporting.gather import studies
-from spurless.reporting.page import Picture, report, write_report
+from spurless.reporting.page import report, write_report, write_sections
 from spurless.reporting.summary import (
     Summary,
     cautions,
@@ -21,7 +22,9 @@ __all__ = [
     "Arm",
     "Change",
     "Estimate",
+    "Figure",
     "Picture",
+    "Section",
     "Study",
     "Summary",
     "cautions",
@@ -35,4 +38,5 @@ __all__ = [
     "summarise",
     "supervision",
     "write_report",
+    "write_sections",
 ]

@@ -98,9 +98,9 @@ def heat_map(study: Study, arm: Arm) -> Chart | None:
     trace |= {"hovertemplate": "%{y} with %{x}<br>%{z:.1f} %<extra></extra>", "hoverongaps": False}
     if wide <= 12:
         trace |= {"texttemplate": "%{z:.0f}", "textfont": {"size": 11}}
-    layout = _blank()
+    layout = blank()
     for axis, names, title in (("xaxis", attributes, "attribute"), ("yaxis", labels, "label")):
-        layout[axis] |= {"tickvals": list(range(len(names))), "ticktext": [_safe(name(n, 12)) for n in names]}
+        layout[axis] |= {"tickvals": list(range(len(names))), "ticktext": [safe(name(n, 12)) for n in names]}
         layout[axis] |= {"title": {"text": title, "standoff": 6}, "automargin": True, "showgrid": False}
     layout["xaxis"] |= {"tickangle": -45}
     layout["yaxis"] |= {"autorange": "reversed"}
@@ -131,12 +131,12 @@ def _curve(study: Study, key: str) -> Chart:
     for i, arm in enumerate(study.arms):
         for record in arm.records:
             x, y = _walk(record.history, key)
-            hover = f"{_safe(name(arm.name, 30))}, seed {record.seed}<br>epoch %{{x}}: %{{y:.3g}}<extra></extra>"
+            hover = f"{safe(name(arm.name, 30))}, seed {record.seed}<br>epoch %{{x}}: %{{y:.3g}}<extra></extra>"
             line = {"color": look(i)[0], "width": 1.75}
             mode = "lines" if len(x) > 1 else "markers"
             traces.append({"x": x, "y": y, "mode": mode, "line": line, "opacity": 0.8, "hovertemplate": hover})
             traces[-1]["marker"] = {"color": look(i)[0], "size": 7}
-    layout = _blank()
+    layout = blank()
     layout["xaxis"] |= {"title": {"text": "epoch, all stages in a row", "standoff": 8}}
     layout["margin"] = {"l": 8, "r": 12, "t": 12, "b": 44}
     layout["yaxis"] |= {"automargin": True, "rangemode": "tozero", "nticks": 5}
@@ -183,7 +183,7 @@ def _ends(arm: Arm, row: int) -> list[dict[str, Any]]:
 
 
 def _hover(title: str, estimate: Estimate) -> str:
-    title = _safe(title).replace("%{", "% {")
+    title = safe(title).replace("%{", "% {")
     return f"{title}<br>{percent(estimate.mean)} (95 % interval {span(estimate)})<extra></extra>"
 
 
@@ -197,7 +197,7 @@ def _quiet(trace: dict[str, Any], opacity: float) -> dict[str, Any]:
 
 def _rows(names: Sequence[str], at: Sequence[float], lift: float) -> dict[str, Any]:
     """Return a layout with percentages below and the name of each row above it: long names need no margin."""
-    layout = _blank()
+    layout = blank()
     layout["xaxis"] |= {"tickvals": list(TICKS), "ticktext": [f"{tick} %" for tick in TICKS]}
     layout["yaxis"] |= {"visible": False}
     look_alike = {
@@ -210,12 +210,13 @@ def _rows(names: Sequence[str], at: Sequence[float], lift: float) -> dict[str, A
     }
     font = {"color": "@ink", "size": 13}
     layout["annotations"] = [
-        look_alike | {"y": y + lift, "text": _safe(name(n, 44)), "font": font} for n, y in zip(names, at, strict=True)
+        look_alike | {"y": y + lift, "text": safe(name(n, 44)), "font": font} for n, y in zip(names, at, strict=True)
     ]
     return layout
 
 
-def _blank() -> dict[str, Any]:
+def blank() -> dict[str, Any]:
+    """Return the layout that every chart of the house starts from."""
     axis = {"gridcolor": "@grid", "zeroline": False, "fixedrange": True, "linecolor": "@grid", "tickcolor": "@grid"}
     return {
         "xaxis": dict(axis),
@@ -231,7 +232,7 @@ def _blank() -> dict[str, Any]:
     }
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
     """Escape what Plotly would read as markup, so that a name stays a name."""
     return re.sub("[&<>]", lambda m: {"&": "&amp;", "<": "&lt;", ">": "&gt;"}[m[0]], text)
 

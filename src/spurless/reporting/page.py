@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from spurless.core.errors import BadInput
+from spurless.core.figures import Picture, Section
 from spurless.core.files import replace_file
 from spurless.core.records import Record
+from spurless.reporting.abstaining import abstaining, hurts, kept_rows, risk_coverage, scores
 from spurless.reporting.arms import Study, size_of
 from spurless.reporting.charts import MANY_GROUPS, Chart, before_after, by_group, curves, heat_map, look, shown_groups
+from spurless.reporting.sections import shown_picture, shown_sections
 from spurless.reporting.summary import Summary, limits, summarise, supervision
 from spurless.reporting.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
 from spurless.reporting.words import listed, name, percent, plural, signed, span
@@ -21,18 +22,7 @@ from spurless.reporting.words import listed, name, percent, plural, signed, span
 TEMPLATES = Path(__file__).parent / "templates"
 MANY_ARMS = 6
 """with more, the comparisons are folded, so that the verdict is no wall of text"""
-PNG = b"\x89PNG\r\n\x1a\n"
 UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image to show: PNG bytes or a path to them, with words for those who cannot see it."""
-
-    title: str
-    caption: str
-    png: bytes | Path | str
-    alt: str
 
 
 class HasRecord(Protocol):
@@ -49,58 +39,122 @@ def report(
     *,
     title: str | None = None,
     pictures: Sequence[Picture] = (),
+    sections: Sequence[Section] = (),
 ) -> Path:
     """Write one page about some runs, as returned by ``fit`` or read from records; see :func:`write_report`."""
     records = [run if isinstance(run, Record) else run.record for run in runs]
-    return write_report(path, records, title=title, pictures=pictures)
+    return write_report(path, records, title=title, pictures=pictures, sections=sections)
 
 
 def write_report(
-    path: Path | str, records: Sequence[Record], *, title: str | None = None, pictures: Sequence[Picture] = ()
+    path: Path | str,
+    records: Sequence[Record],
+    *,
+    title: str | None = None,
+    pictures: Sequence[Picture] = (),
+    sections: Sequence[Section] = (),
 ) -> Path:
     """Write one page about the records and return its path; the file appears whole or not at all.
 
+    Args:
+        path: of the page.
+        records: of the runs; those that differ by seed alone are put together.
+        title: of the page; by default what the data are called.
+        pictures: shown among the chapters, small.
+        sections: shown after the chapters, in their order: text, pictures and charts of your own.
+
     Raises:
-        BadInput: there are no records, a picture is no PNG, or the place cannot be written.
+        BadInput: there are no records, a picture is no PNG, a chart has no data, or the place cannot be written.
     """
     if not records:
         raise BadInput("there is nothing to report", expected="at least one record", do="Run spurless fit first.")
-    path = Path(path)
-    text = render(records, title=title, pictures=pictures).encode("utf-8", "replace")
-    replace_file(path, lambda scratch: scratch.write_bytes(text))
-    return path
+    return _write(path, render(records, title=title, pictures=pictures, sections=sections))
 
 
-def render(records: Sequence[Record], *, title: str | None = None, pictures: Sequence[Picture] = ()) -> str:
+def write_sections(path: Path | str, title: str, sections: Sequence[Section], *, about: str = "") -> Path:
+    """Write one page of sections alone, where there are no records, and return its path; whole or not at all.
+
+    Raises:
+        BadInput: there are no sections, a picture is no PNG, a chart has no data, or the place cannot be written.
+    """
+    if not sections:
+        raise BadInput("there is nothing to show", expected="at least one section")
+    return _write(path, render_sections(title, sections, about=about))
+
+
+def render(
+    records: Sequence[Record],
+    *,
+    title: str | None = None,
+    pictures: Sequence[Picture] = (),
+    sections: Sequence[Section] = (),
+) -> str:
     """Return the page as text; the same records give the same text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
 
-    house = Environment(
+    summaries = summarise(records)
+    chapters = [_chapter(summary) for summary in summaries]
+    charts = [chart for chapter in chapters for chart in chapter["charts"]]
+    return _fill(
+        "page.html",
+        charts,
+        shown_sections(sections),
+        title=name(title, 120) if title else _title(summaries),
+        chapters=chapters,
+        record_count=len(records),
+        pictures=[shown_picture(picture) for picture in pictures],
+        records=Markup(embed("".join(record.to_json() + "\n" for record in records))),
+    )
+
+
+def render_sections(title: str, sections: Sequence[Section], *, about: str = "") -> str:
+    """Return a page of sections alone as text; the same sections give the same text."""
+    return _fill("sections.html", [], shown_sections(sections), title=name(title, 120), about=name(about, 400))
+
+
+def house() -> Any:
+    """Return what fills the templates: every string escaped, and none missing."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    house.filters["tight"] = _tight
-    summaries = summarise(records)
-    chapters = [_chapter(summary) for summary in summaries]
-    charts = [chart for chapter in chapters for chart in chapter["charts"]]
+    made.filters["tight"] = _tight
+    return made
+
+
+def _fill(template: str, charts: list[dict[str, Any]], sections: list[dict[str, Any]], **words: Any) -> str:
+    """Fill a template whose charts are numbered; one that draws nothing carries nothing to draw with."""
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    charts = [*charts, *(part for section in sections for part in section["parts"] if part["kind"] == "chart")]
     for number, chart in enumerate(charts):
         chart["id"] = f"chart-{number}"
-    return house.get_template("page.html").render(
-        title=name(title, 120) if title else _title(summaries),
-        chapters=chapters,
-        record_count=len(records),
-        pictures=[{"title": p.title, "caption": p.caption, "alt": p.alt, "src": _data_uri(p)} for p in pictures],
-        charts=Markup(embed({chart["id"]: chart["spec"] for chart in charts})),
-        records=Markup(embed("".join(record.to_json() + "\n" for record in records))),
-        style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-        script=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
-        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+    text: str = (
+        house()
+        .get_template(template)
+        .render(
+            sections=sections,
+            charts=Markup(embed({chart["id"]: chart["spec"] for chart in charts})),
+            style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
+            script=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
+            plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")) if charts or "records" in words else "",
+            **words,
+        )
     )
+    return text
+
+
+def _write(path: Path | str, text: str) -> Path:
+    path = Path(path)
+    data = text.encode("utf-8", "replace")
+    replace_file(path, lambda scratch: scratch.write_bytes(data))
+    return path
 
 
 def embed(value: object) -> str:
@@ -121,6 +175,7 @@ def _chapter(summary: Summary) -> dict[str, Any]:
     figures: dict[str, list[dict[str, Any]]] = {
         "before": [_figure("", before_after(study))],
         "groups": [_figure("", by_group(study))],
+        "abstaining": [_figure("", risk_coverage(study))],
         "maps": [_figure(title, chart) for title, chart in maps],
         "curves": [_figure(title, chart) for title, chart in curves(study)],
     }
@@ -142,11 +197,20 @@ def _chapter(summary: Summary) -> dict[str, Any]:
         "shown": group_rows(study, shown if many else list(study.groups)),
         "rest": group_rows(study, list(study.groups)) if many else [],
         "metrics": metric_rows(study),
+        "abstaining": _abstaining(study),
         "supervision": supervision_rows(study),
         "data": data_facts(study),
         "warnings": warnings(study),
         "limits": limits(study),
     }
+
+
+def _abstaining(study: Study) -> dict[str, Any]:
+    """Return the part about abstaining; empty where no run may abstain."""
+    arms = [{"name": name(arm.name), "look": look(i)} for i, arm in abstaining(study)]
+    if not arms:
+        return {}
+    return {"arms": arms, "rows": kept_rows(study), "scores": scores(study), "hurts": hurts(study)}
 
 
 def _figure(title: str, chart: Chart | None) -> dict[str, Any]:
@@ -186,13 +250,3 @@ def _title(summaries: Sequence[Summary]) -> str:
 def _tight(text: str) -> str:
     """Keep a number and its unit on one line."""
     return text.replace(" %", "\u00a0%").replace("n = ", "n\u00a0=\u00a0").replace(" point", "\u00a0point")
-
-
-def _data_uri(picture: Picture) -> str:
-    try:
-        data = picture.png if isinstance(picture.png, bytes) else Path(picture.png).read_bytes()
-    except OSError as error:
-        raise BadInput(f"the picture cannot be read: {error.strerror or error}", where=picture.png) from None
-    if not data.startswith(PNG):
-        raise BadInput("the picture is not a PNG", where=f"picture {picture.title!r}", do="Save it as PNG.")
-    return "data:image/png;base64," + b64encode(data).decode()

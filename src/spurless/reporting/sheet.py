@@ -9,7 +9,8 @@ from typing import Any
 
 from spurless.core.errors import BadInput
 from spurless.core.files import replace_file
-from spurless.reporting.page import PNG, TEMPLATES
+from spurless.reporting.page import TEMPLATES, house
+from spurless.reporting.sections import PNG
 from spurless.reporting.words import name, percent, plural
 
 MANY = 16
@@ -83,25 +84,22 @@ def write_sheet(path: Path | str, sheet: Sheet) -> Path:
 
 def render(sheet: Sheet) -> str:
     """Return the page as text; the same sheet gives the same text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    house = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    text: str = (
+        house()
+        .get_template("sheet.html")
+        .render(
+            title=name(sheet.title, 120),
+            about=sheet.about,
+            facts=[(word, name(value, 2 * LONG)) for word, value in sheet.facts],
+            notes=[name(note, 2 * LONG) for note in sheet.notes],
+            columns=[name(column, 24) for column in sheet.columns],
+            parts=[_part(part) for part in sheet.parts],
+            style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
+        )
     )
-    return house.get_template("sheet.html").render(
-        title=name(sheet.title, 120),
-        about=sheet.about,
-        facts=[(word, name(value, 2 * LONG)) for word, value in sheet.facts],
-        notes=[name(note, 2 * LONG) for note in sheet.notes],
-        columns=[name(column, 24) for column in sheet.columns],
-        parts=[_part(part) for part in sheet.parts],
-        style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-    )
+    return text
 
 
 def _part(part: Part) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +26,14 @@ METRICS = {
     "worst_group_ece": ("Worst calibration error", "The highest of any group; 0 is best.", "share"),
     "loss": ("Log loss", "Mean surprise at the true label; 0 is best.", "number"),
     "resolution": ("Resolution", "What one example of the worst group is worth.", "points"),
+    "aurc": ("Risk-coverage area", "Mean error over all coverages, if the model may abstain; 0 is best.", "share"),
+    "excess_aurc": ("Excess area", "What a perfect score would take off that; 0 is best.", "share"),
+    "worst_group_aurc": ("Worst risk-coverage area", "The highest within any group; 0 is best.", "share"),
 }
 """label, explanation and kind of the numbers that a person reads first; others follow under their own name"""
 
+AT_A_COVERAGE = re.compile(r"(coverage|error|worst_group_error)_at_[\d.e-]+")
+"""numbers that have a table of their own where the record says what was kept"""
 FACTS = ("model", "config", "train")
 
 
@@ -54,7 +60,9 @@ def group_rows(study: Study, groups: list[str]) -> list[dict[str, Any]]:
 
 def metric_rows(study: Study) -> list[dict[str, Any]]:
     """Return one row per number of the records: first those with a human label, in their order, then the rest."""
-    keys = dict.fromkeys(k for arm in study.arms for record in arm.records for k in record.metrics)
+    records = [record for arm in study.arms for record in arm.records]
+    apart = any(isinstance(r.selective, dict) and r.selective.get("rows") for r in records)
+    keys = dict.fromkeys(k for r in records for k in r.metrics if not (apart and AT_A_COVERAGE.fullmatch(k)))
     rows = []
     for key in [*(k for k in METRICS if k in keys), *(k for k in keys if k not in METRICS)]:
         label, why, kind = METRICS.get(key, (name(key).replace("_", " "), "", "number"))

@@ -16,7 +16,7 @@
   const themed = (value, key, style) => {
     if (Array.isArray(value)) return value.map((item) => themed(item, key, style));
     if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, themed(v, k, style)]));
-    if (typeof value !== "string" || !value.startsWith("@") || !/color(scale)?$/.test(key)) return value;
+    if (typeof value !== "string" || !value.startsWith("@") || !/color(s|scale|way)?$/.test(key)) return value;
     return value === "@clear" ? "rgba(0,0,0,0)" : style.getPropertyValue("--" + value.slice(1)).trim();
   };
 
@@ -77,7 +77,7 @@
     });
   }
 
-  document.getElementById("download").addEventListener("click", () => {
+  document.getElementById("download")?.addEventListener("click", () => {
     const lines = JSON.parse(document.getElementById("records").textContent);
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([lines], { type: "application/x-ndjson" }));

@@ -1,0 +1,216 @@
+"""``spurless explain``: where given weights look, on one page; with a second file, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spurless.cli.console import progress_bar
+from spurless.cli.data_facts import PARTS
+from spurless.cli.flags import (
+    MODEL,
+    OUTPUT,
+    CsvAttribute,
+    CsvFeatures,
+    CsvFile,
+    CsvLabel,
+    CsvRoot,
+    CsvSplit,
+    CsvText,
+    Data,
+    DataOption,
+    Device,
+    ModelOption,
+    Quiet,
+    Seed,
+    Workers,
+)
+from spurless.cli.sources import Columns, build_model, open_data
+from spurless.core.errors import BadInput, UnknownName
+from spurless.core.files import check_writable
+from spurless.core.options import pairs
+from spurless.core.progress import listening
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from spurless.core.figures import Picture
+    from spurless.data.grouped import Grouped, Splits
+    from spurless.models.classifier import Classifier
+    from spurless.train.run import Run
+
+ROWS = 6
+"""of one picture, so that its caption is in sight"""
+MAPS = "Heat maps"
+
+
+@dataclass(frozen=True)
+class Looking:
+    """How heat maps are drawn."""
+
+    how: str
+    layer: str | None
+
+
+def explain(
+    weights: Annotated[Path, typer.Argument(help="Weights to explain, as safetensors.", metavar="WEIGHTS")],
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights before the repair: show both, and what MaskTune would hide.",
+            metavar="WEIGHTS",
+            rich_help_panel=MAPS,
+        ),
+    ] = None,
+    how: Annotated[
+        str,
+        typer.Option(
+            help="Explainer, such as xgradcam or integrated-gradients; an unknown one lists them all.",
+            metavar="NAME",
+            rich_help_panel=MAPS,
+        ),
+    ] = "auto",
+    layer: Annotated[
+        str | None,
+        typer.Option(
+            help="Where xgradcam and gradcam look.",
+            metavar="NAME",
+            show_default="the last map of the image",
+            rich_help_panel=MAPS,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(help="Examples to show, at most.", min=1, rich_help_panel=OUTPUT)] = 12,
+    part: Annotated[
+        str, typer.Option(help="Split to show: train, val or test.", metavar="SPLIT", rich_help_panel=OUTPUT)
+    ] = "test",
+    data: Data = "patched-digits",
+    data_option: DataOption = [],
+    label: CsvLabel = None,
+    attribute: CsvAttribute = None,
+    split: CsvSplit = None,
+    features: CsvFeatures = None,
+    file: CsvFile = None,
+    text: CsvText = None,
+    root: CsvRoot = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model that the weights belong to.", show_default="the one the file names", rich_help_panel=MODEL
+        ),
+    ] = None,
+    model_option: ModelOption = [],
+    seed: Seed = 0,
+    device: Device = "auto",
+    workers: Workers = 0,
+    out: Annotated[Path, typer.Option(help="Page to write.", metavar="FILE", rich_help_panel=OUTPUT)] = Path(
+        "maps.html"
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """Draw where WEIGHTS look in some examples of --data, and print the path of the page.
+
+    The page is one file that works without a network. With --before there are
+    four columns: the image, where the first model looked, what MaskTune would
+    hide of that, and where the second one looks; examples whose prediction
+    changed come first.
+
+    Examples:
+      spurless explain runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
+      spurless explain tuned.safetensors --before erm.safetensors --count 24
+      spurless explain mine.safetensors --data birds/ --how gradcam --layer layer4
+    """
+    from spurless.core.figures import Section
+    from spurless.explain.pictures import check_images, chosen
+    from spurless.reporting import write_sections
+    from spurless.train.config import TrainConfig
+    from spurless.train.run import Engine, start
+
+    _check_words(how, part)
+    check_writable(out.parent)
+    columns = Columns(label, attribute, split, features, file, root, text)
+    splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet)
+    shown: Grouped = getattr(splits, part)
+    check_images(shown)
+    options = pairs(model_option, "--model-option")
+    second = opened(weights, model, options, splits, seed)
+    first = second if before is None else opened(before, model, options, splits, seed)
+    run = start(Engine(device, workers=workers), seed, TrainConfig())
+    place: dict[str, Any] = {"device": run.device, "workers": workers}
+    with progress_bar(quiet) as bar, listening(bar):
+        after = None if before is None else second
+        index = chosen(first, after, shown, count, seed, **place)
+        pictures = list(_pictures(first, after, shown, index, Looking(how, layer), run))
+    title = f"Where {weights.stem} looks" if before is None else f"Where {before.stem} and {weights.stem} look"
+    section = Section(
+        "Heat maps" if before is None else "Before and after",
+        _about(splits, part, index, before is not None, how),
+        pictures,
+    )
+    print(write_sections(out, title, [section]).resolve())
+
+
+def opened(weights: Path, model: str | None, options: Mapping[str, Any], splits: Splits, seed: int) -> Classifier:
+    """Build the model that a file of weights belongs to, and read them into it.
+
+    Raises:
+        BadInput: the file does not say which model it belongs to, or does not fit.
+    """
+    from spurless.models.weights import load_weights, weights_info
+
+    info = weights_info(weights)
+    name, said = model or info.get("name"), info.get("options", {})
+    if not isinstance(name, str) or not isinstance(said, dict):
+        raise BadInput("the file does not say which model it belongs to", where=weights, do="Pass --model NAME.")
+    follow = ("input_shape", "n_classes")  # from the data
+    own = {} if model else {key: value for key, value in said.items() if key not in follow}
+    built = build_model(name, splits, seed, {**own, **options})
+    load_weights(weights, built)
+    return built
+
+
+def _check_words(how: str, part: str) -> None:
+    from spurless.explain.heat import AUTO, EXPLAINERS
+
+    if part not in PARTS:
+        raise UnknownName("split", part, PARTS)
+    if how not in (AUTO, *EXPLAINERS):
+        raise UnknownName("explainer", how, [AUTO, *EXPLAINERS])
+
+
+def _pictures(
+    first: Classifier, after: Classifier | None, split: Grouped, index: Tensor, looking: Looking, run: Run
+) -> Iterator[Picture]:
+    """Draw a few rows at a time."""
+    import torch
+
+    from spurless.explain.pictures import contrast
+    from spurless.methods.masktune import MaskTuneConfig, masked
+
+    place: dict[str, Any] = {"device": run.device, "workers": run.workers}
+    config = MaskTuneConfig(explainer=looking.how, layer=looking.layer)
+    for number, rows in enumerate(torch.split(index, ROWS)):
+        if len(rows) == len(split):  # masks of all examples are taken in the order of the split
+            rows = rows.sort().values
+        hidden = None if after is None else masked(first, split.select(rows), config, run)
+        drawn = contrast(first, split, rows, after=after, hidden=hidden, how=looking.how, layer=looking.layer, **place)
+        last = number * ROWS + len(rows)
+        yield replace(drawn, title=f"{number * ROWS + 1} to {last} of {len(index)}") if len(index) > ROWS else drawn
+
+
+def _about(splits: Splits, part: str, index: Tensor, two: bool, how: str) -> str:
+    """Say what is on the page, and how it was drawn."""
+    whole = len(getattr(splits, part))
+    auto = "xgradcam, or by gradient-x-input where the model keeps no map of the image"
+    text = f"{len(index)} of the {whole:,} {part} examples of {splits.name}, by their numbers. "
+    text += f"Heat maps by {auto if how == 'auto' else how}."
+    if two:
+        text += (
+            "\nExamples whose prediction changed come first. Hidden is what MaskTune would hide from the first model."
+        )
+    return text
