@@ -54,14 +54,6 @@ def test_a_constant_feature_does_no_harm() -> None:
     assert torch.isfinite(bias).all()
 
 
-def test_halves_share_every_cell_and_no_example() -> None:
-    cells = torch.tensor([0] * 10 + [1] * 4 + [2] * 3)
-    first, second = halves(cells, Seeds(0))
-    assert torch.bincount(cells[first]).tolist() == [5, 2, 1]
-    assert torch.bincount(cells[second]).tolist() == [5, 2, 2]
-    assert sorted(torch.cat([first, second]).tolist()) == list(range(17))
-
-
 def test_the_refitted_head_ignores_the_spurious_feature() -> None:
     # features are the two inputs themselves; balanced, the optimum is (w, 0): Phi(1) = 84.1 % in every group
     given = cheat()
@@ -124,5 +116,5 @@ def test_a_group_of_one_is_refused() -> None:
 
 def test_a_head_that_is_not_linear_is_refused() -> None:
     model = Classifier(nn.Linear(2, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), trained=True)
-    with pytest.raises(BadInput, match="DFR refits a linear head"):
+    with pytest.raises(BadInput, match=r"dfr tunes a linear head \(got Sequential\)"):
         fit("dfr", model, DATA, engine=Engine("cpu"))

@@ -10,7 +10,9 @@ coefficients are averaged.
 Deviations:
     * scikit-learn's liblinear has no multinomial loss, so for more than two classes the penalty is l1 with the saga
       solver; the paper's datasets with more classes use the same estimator one-vs-rest.
-    * The standardisation is folded into the weights, so that the result is an ordinary linear head.
+    * The standardisation is folded into the weights, so that the result is an ordinary linear head. It is that of the
+      balanced examples of each refit; the authors' refits share the one of train.
+    * The halves have the same share of every group; the authors' are drawn without regard to it.
 """
 
 from __future__ import annotations

@@ -10,21 +10,24 @@ Features are computed once: eval mode, no augmentation. The head goes on from th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.loader import Order, balanced
 from spurless.methods.base import Info
-from spurless.methods.erm import mean_loss
+from spurless.methods.erm import ERM, mean_loss
 from spurless.models.classifier import Classifier
+from spurless.models.wrapping import wrap
+from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import Optimiser, TrainConfig
 from spurless.train.embed import embedded
 from spurless.train.evaluate import predict
@@ -33,11 +36,18 @@ from spurless.train.run import Run
 from spurless.train.step import Stage
 
 
+def check_counts(config: object, who: str, *names: str) -> None:
+    """Refuse a configuration where one of these fields is under 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise BadInput(f"{who}'s {name} must be at least 1", got=getattr(config, name))
+
+
 @dataclass(frozen=True)
 class HeadConfig:
     """On what the head is tuned, and how long."""
 
-    data: Literal["train", "val", "half"] = "train"
+    on: Literal["train", "val", "half"] = "train"
     """train, val, or one half of val: the half that NeuronTune's half/half tunes on, for a fair comparison"""
     epochs: int = 40
     batches: int = 200  # per epoch
@@ -46,10 +56,13 @@ class HeadConfig:
     lr: float = 1e-3
     weight_decay: float = 1e-4
 
+    def __post_init__(self) -> None:
+        check_counts(self, "class-balanced-head", "epochs", "batches", "batch_size")
+
     @property
     def uses(self) -> Mapping[str, bool]:
         """The labels of validation, unless it is tuned on train."""
-        return {"val_labels": self.data != "train"}
+        return {"val_labels": self.on != "train"}
 
 
 HEAD_WATERBIRDS = HeadConfig()
@@ -80,13 +93,10 @@ class ClassBalancedHead:
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Tune a copy of the head on features, and put it in the place of the old one."""
         config, head = self.config, deepcopy(linear_head(model, "class-balanced-head")).to(run.device)
-        if config.data == "train":
-            rows = embedded(model, data.train, run)
-        else:
-            val = embedded(model, data.val, run)
-            rows = val if config.data == "val" else val.select(halves(val.y, run.seeds)[1])
+        rows, run = rows_of(config.on, model, data, run)
+        check_classes(rows, "class-balanced-head")
         order = balanced(rows.y, run.seeds.child("tune"), config.batches * config.batch_size)
-        tune_head(head, rows, order, judged(run, model, data.val), "tune", settings_of(config, run.train))
+        tune_head(head, rows, order, run, "tune", settings_of(config, run.train))
         model.head = head
         return model
 
@@ -111,18 +121,46 @@ def tune_head(head: nn.Module, rows: Grouped, order: Order, run: Run, name: str,
     minimise(head, run.loader(rows, order, settings.batch_size), mean_loss, run, Stage(name, settings, static=True))
 
 
+def rows_of(which: Literal["train", "val", "half"], model: Classifier, data: Splits, run: Run) -> tuple[Grouped, Run]:
+    """Return the features to tune on, and the run with its criterion reading features: one pass over each split."""
+    if which == "train":
+        return embedded(model, data.train, run), judged(run, model, data.val)
+    val = embedded(model, data.val, run)
+    rows = val if which == "val" else val.select(halves(val.y, run.seeds)[1])
+    return rows, judged_on(run, val)
+
+
 def judged(run: Run, model: Classifier, val: Grouped) -> Run:
     """Return the run with its criterion reading features, so that an epoch of a head costs no pass over the images."""
+    return replace(run, score=None) if run.judge is None else judged_on(run, embedded(model, val, run))
+
+
+def judged_on(run: Run, rows: Grouped) -> Run:
+    """Return the run with its criterion reading ``rows``, the features of the whole validation split, in order."""
     judge = run.judge
     if judge is None:
         return replace(run, score=None)
-    rows = embedded(model, val, run)
     return replace(run, score=lambda head: judge(predict(head, rows, run.device)))
 
 
-def settings_of(config: HeadConfig, base: TrainConfig) -> TrainConfig:
+class _Lengths(Protocol):
+    """The fields by which a configuration says how long and how fast a head is tuned."""
+
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def optimiser(self) -> Optimiser: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+
+def settings_of(config: _Lengths, base: TrainConfig) -> TrainConfig:
     """Return the settings of the loop for a head: its own lengths and rates, and nothing that stops it early."""
-    return replace(
+    return steady(
         base,
         epochs=config.epochs,
         steps=None,
@@ -131,15 +169,55 @@ def settings_of(config: HeadConfig, base: TrainConfig) -> TrainConfig:
         lr=config.lr,
         weight_decay=config.weight_decay,
         momentum=0.9,
-        schedule="constant",
-        warmup_steps=0,
-        stop_accuracy=None,
-        stop_loss=None,
     )
 
 
+def steady(base: TrainConfig, **changes: Any) -> TrainConfig:
+    """Return settings with a constant rate and nothing that stops early, some of them replaced by ``changes``."""
+    still: dict[str, Any] = {"schedule": "constant", "warmup_steps": 0, "stop_accuracy": None, "stop_loss": None}
+    return replace(base, **still | changes)
+
+
+def trained_again(name: str, data: Splits, run: Run, settings: TrainConfig, do: str) -> Classifier:
+    """Train the untrained model of this run by ERM once more, to the last epoch, and count it as stage ``name``.
+
+    Order and dropout are those of the starting point: with the same data and a schedule that does not depend on the
+    length, fewer steps give the weights that the starting point had after so many.
+
+    Raises:
+        BadInput: the user brought a trained model; ``do`` says what else there is.
+    """
+    if run.fresh is None:
+        raise BadInput(f"the stage {name!r} trains the model anew, and the given one was trained elsewhere", do=do)
+    points = run.checkpoints
+    apart = points and Checkpoints(points.folder / name.replace(" ", "-"), points.key, points.seconds)
+    first = replace(run, train=settings, score=None, checkpoints=apart, seconds={}, history=[], stages=set())
+    model = ERM().fit(wrap(run.fresh()), data, first)
+    run.seconds[name] = sum(first.seconds.values())
+    run.history.extend({**row, "stage": name} for row in first.history)
+    return model
+
+
+def check_classes(rows: Grouped, who: str, do: str = "Tune it on data with every class.") -> None:
+    """Refuse to tune a head on one class, and warn where another is missing: it would unlearn it."""
+    missing = [label for label, n in zip(rows.groups.labels, rows.class_counts.tolist(), strict=True) if not n]
+    if len(missing) >= len(rows.groups.labels) - 1:
+        raise BadInput(f"{who} needs examples of two classes at least to tune the head on", got=len(rows), do=do)
+    if missing:
+        warnings.warn(
+            f"{who} tunes the head on {len(rows)} examples, and none is of the class {', '.join(missing)}: it will "
+            f"predict that less. {do}",
+            SpurlessWarning,
+            stacklevel=3,
+        )
+
+
 def halves(cells: Tensor, seeds: Seeds) -> tuple[Tensor, Tensor]:
-    """Return two random halves with the same share of every cell: one to identify or choose on, one to tune on."""
+    """Return two random halves with the same share of every cell: one to identify or choose on, one to tune on.
+
+    Every method that tunes on half of validation without groups calls ``halves(val.y, run.seeds)`` and tunes on the
+    second, so that with one seed all of them tune on the same examples.
+    """
     generator = seeds.generator("halves")
     first, second = [], []
     for cell in torch.unique(cells):
