@@ -10,8 +10,8 @@ def generalised_cross_entropy(logits: Tensor, y: Tensor, q: float = 0.7) -> Tens
     r"""Return :math:`q \, p_y^q \, \ell` of every example, with the factor held fixed: its gradient is that of GCE.
 
     Zhang and Sabuncu, NeurIPS 2018, arXiv:1805.07836, define :math:`(1 - p_y^q) / q`, whose gradient is
-    :math:`p_y^q \, \nabla \ell`; "Learning from Failure" (Nam et al., NeurIPS 2020, arXiv:2007.02561) and those after it
-    train with this form, which has :math:`q` times that gradient. What the model is sure of counts the most, so that
+    :math:`p_y^q \, \nabla \ell`; "Learning from Failure" (Nam et al., NeurIPS 2020, arXiv:2007.02561) and others after
+    it train with this form, which has :math:`q` times that gradient. What the model is sure of counts most, so that
     it learns the easiest cue and little else.
 
     Example:
