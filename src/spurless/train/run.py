@@ -51,6 +51,8 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     stages: set[str] = field(default_factory=set)
     """The names of the stages so far: checkpoints are kept by them, so none may come twice."""
+    embeddings: dict[str, Tensor] = field(default_factory=dict)
+    """The features this run has made or found so far, by the content of weights and inputs."""
     _told: float = 0.0
 
     @property
