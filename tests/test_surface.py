@@ -13,7 +13,7 @@ SURFACE = [
     "load", "from_folder", "from_csv", "from_npz", "from_pack", "from_texts", "from_tensors",
     "from_dataset", "from_huggingface",
     "build", "wrap", "fit", "embed", "evaluate", "report", "save_weights", "load_weights",
-    "Classifier", "Engine", "Fitted", "Grouped", "Groups", "Record", "Splits",
+    "Abstainer", "Classifier", "Engine", "Fitted", "Grouped", "Groups", "Record", "Splits",
     "SpurlessError", "SpurlessWarning", "TrainConfig",
 ]  # fmt: skip
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from spurless.models import Classifier, build, wrap
     from spurless.models.weights import load_weights, save_weights
     from spurless.reporting import report
+    from spurless.train.abstain import Abstainer
     from spurless.train.config import TrainConfig
     from spurless.train.embed import embed
     from spurless.train.evaluate import evaluate
@@ -57,6 +58,7 @@ _HOMES = {
     "spurless.models": ("Classifier", "build", "wrap"),
     "spurless.models.weights": ("load_weights", "save_weights"),
     "spurless.reporting": ("report",),
+    "spurless.train.abstain": ("Abstainer",),
     "spurless.train.config": ("TrainConfig",),
     "spurless.train.embed": ("embed",),
     "spurless.train.evaluate": ("evaluate",),
@@ -82,6 +84,7 @@ __all__ = [  # noqa: RUF022  in the order in which one meets them
     "report",
     "save_weights",
     "load_weights",
+    "Abstainer",
     "Classifier",
     "Engine",
     "Fitted",

@@ -1,8 +1,10 @@
 """Fitting: the protocol, the record, and what is refused before anything is trained."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,12 +15,18 @@ from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, U
 from spurless.core.progress import Progress
 from spurless.core.records import Record
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.loader import shuffled
 from spurless.data.planted import PlantedConfig, planted
 from spurless.methods import make_method
-from spurless.models import build, wrap
+from spurless.methods.base import Info
+from spurless.methods.erm import ERMConfig, mean_loss
+from spurless.models import Classifier, build, wrap
+from spurless.train.abstain import Abstainer, assess_selective
 from spurless.train.config import TrainConfig
-from spurless.train.evaluate import evaluate
-from spurless.train.run import Engine
+from spurless.train.evaluate import evaluate, predict
+from spurless.train.loop import minimise
+from spurless.train.run import Engine, Run
+from spurless.train.step import Stage
 
 DATA = planted(PlantedConfig(n_train=400, n_val=200, n_test=200, agreement=0.9))
 CPU = Engine("cpu")
@@ -223,3 +231,113 @@ def test_a_method_of_one_s_own_is_fitted_under_the_same_protocol() -> None:
     assert fit(own, model, DATA, train=TRAIN, engine=CPU).record.key == by_name.record.key
     with pytest.raises(BadInput, match="already configured"):
         fit(own, model, DATA, engine=CPU, upweight=3.0)
+
+
+class Repair:
+    """Tunes a trained model for some epochs, and keeps what it was given."""
+
+    info: ClassVar[Info] = Info("repair", "nobody", "for these tests", start="trained")
+    presets: ClassVar[Mapping[str, ERMConfig]] = {"plain": ERMConfig()}
+
+    def __init__(self, config: ERMConfig = ERMConfig()) -> None:  # noqa: B008  frozen
+        self.config = config
+        self.scores: list[float] = []
+        self.fresh: list[nn.Module] = []
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        if run.fresh is not None:
+            self.fresh = [run.fresh(), run.fresh()]
+        if (score := run.score) is not None:
+
+            def heard(model: nn.Module) -> float:
+                self.scores.append(score(model))
+                return self.scores[-1]
+
+            run.score = heard
+        order = shuffled(len(data.train), run.seeds.child("tune"))
+        settings = replace(run.train, epochs=6, lr=0.5)
+        minimise(model, run.loader(data.train, order), mean_loss, run, Stage("tune", settings))
+        run.explanation = {"found": 7}
+        return model
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_the_start_is_kept_of_a_method_that_repairs_and_of_no_other() -> None:
+    model = build("mlp", DATA)
+    erm = fit("erm", model, DATA, train=TRAIN, engine=CPU)
+    tuned = fit("masktune", model, DATA, train=TRAIN, engine=CPU)
+    assert erm.start is None
+    assert tuned.start is not None
+    assert torch.equal(weights(tuned.start), weights(erm.model))  # the same settings, seed and selection
+    assert not torch.equal(weights(tuned.start), weights(tuned.model))
+    given = fit("masktune", erm.model, DATA, train=TRAIN, engine=CPU)
+    assert given.start is not None
+    assert torch.equal(weights(given.start), weights(erm.model))
+    assert given.start is not erm.model
+
+
+def test_a_method_can_ask_for_the_untrained_model_where_the_start_was_trained_here() -> None:
+    model, method = build("linear", DATA), Repair()
+    fitted = fit(method, model, DATA, train=TRAIN, engine=CPU)
+    first, second = method.fresh
+    assert torch.equal(weights(first), weights(model))
+    assert first is not second  # each its own
+    assert fitted.explanation == {"found": 7}
+    again = Repair()
+    fit(again, fitted.model, DATA, train=TRAIN, engine=CPU)
+    assert again.fresh == []  # nobody knows how that one began
+
+
+def test_the_worst_inferred_group_decides_which_epoch_is_kept() -> None:
+    method = Repair()
+    # a small batch and a high rate, so that the epochs differ
+    fitted = fit(
+        method, build("linear", DATA), DATA, train={**TRAIN, "batch_size": 10}, select="val-worst-inferred", engine=CPU
+    )
+    assert fitted.start is not None
+    y, right = DATA.val.y, predict(fitted.start, DATA.val) == DATA.val.y
+    hits = predict(fitted.model, DATA.val) == y
+    cells = [(y == label) & (right == was) for label in (0, 1) for was in (False, True)]
+    by_hand = min(float(hits[cell].double().mean()) for cell in cells if cell.any())
+    assert len(method.scores) >= 6
+    assert len(set(method.scores)) > 1
+    assert max(method.scores) == pytest.approx(by_hand)
+    assert fitted.record.selection == "val-worst-inferred"
+    assert fitted.record.supervision == {"train_attributes": False, "val_labels": True, "val_attributes": False}
+    with pytest.raises(BadInput, match=r"val-worst-inferred asks .* erm trains from scratch"):
+        fit("erm", build("linear", DATA), DATA, select="val-worst-inferred", engine=CPU)
+
+
+def test_coverages_reach_the_record_and_the_key() -> None:
+    model = build("linear", DATA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpurlessWarning)
+        plain, shy, shyer, other = (
+            fit("masktune", model, DATA, train=TRAIN, engine=CPU, coverages=coverages, score=score)
+            for coverages, score in (((), "auto"), ((0.9,), "auto"), ((0.8,), "auto"), ((0.8,), "softmax"))
+        )
+    assert plain.record.selective == {}
+    assert len({run.record.key for run in (plain, shy, shyer, other)}) == 4
+    assert (shyer.record.selective["score"], other.record.selective["score"]) == ("product", "softmax")
+    assert shyer.start is not None
+    by_hand = assess_selective(Abstainer((shyer.start, shyer.model), "product"), DATA, (0.8,))
+    assert shyer.record.metrics["error_at_80"] == by_hand.at(0.8).error
+    assert shyer.record.selective["rows"][0]["threshold"] == by_hand.at(0.8).threshold
+    same = [run.record.metrics["worst_group"] for run in (plain, shy, shyer, other)]
+    assert same == same[:1] * 4  # abstaining changes nothing else
+
+
+def test_a_score_that_cannot_be_is_refused_before_anything_is_trained() -> None:
+    model = build("linear", DATA)
+
+    def never(*_: object) -> None:
+        raise AssertionError("trained")
+
+    for score, match in (("sofmax", "Did you mean 'softmax'"), ("product", "of two models"), ("selector", "is learnt")):
+        with pytest.raises((BadInput, UnknownName), match=match):
+            fit("erm", model, DATA, engine=CPU, coverages=(0.8,), score=score, progress=never)
+    with pytest.raises(BadInput, match=r"the coverage must be a share \(expected above 0 and at most 1, got 80"):
+        fit("erm", model, DATA, engine=CPU, coverages=(1.0, 80), progress=never)

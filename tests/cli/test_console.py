@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,18 @@ def test_file_that_cannot_be_appended_to_is_refused_and_others_are_not_changed(t
     for place in (tmp_path / "there" / "under", tmp_path):
         with pytest.raises(BadInput, match="cannot write here"):
             console.check_appendable(place)
+
+
+def test_a_record_that_abstains_shows_what_is_kept_below_its_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"target": 1.0, "coverage": 0.992, "error": 0.1, "worst_group_error": 0.3, "worst_group": "[b]dog[/b], in"},
+        {"target": 0.8, "coverage": 0.0, "error": None, "worst_group_error": None, "worst_group": ""},
+    ]
+    console.show_record(replace(record(2), selective={"score": "product", "rows": rows, "curve": []}))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines.index("if it may abstain, by its score 'product'") > lines.index("group 1 1.0 % 0.0 % to 100.0 % 10 5")
+    assert lines[-3:] == [
+        "asked predicted error worst-group error worst group",
+        "100.0 % 99.2 % 10.0 % 30.0 % [b]dog[/b], in",
+        "80.0 % 0.0 % n/a n/a n/a",
+    ]

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import csv as csv_module
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from spurless.core.groups import Groups
+from spurless.data.grouped import Grouped, Splits
+from spurless.models import Classifier
+from spurless.models.weights import weights_info
+from spurless.train.abstain import Abstainer
 
 Cli = Callable[..., Any]
+EVAL = import_module("spurless.cli.evaluate")  # the room has a function of that name
 DATA = ("--data", "planted", "-D", "n_train=200", "-D", "n_val=60", "-D", "n_test=60")
 
 
@@ -45,3 +59,131 @@ def test_record_is_appended_under_the_name_given(cli: Cli, fitted: tuple[Path, d
         said = cli("eval", weights, *DATA, "--name", name, "--out", "all/records.jsonl")
     assert [row["method"] for row in said.records(here / "all" / "records.jsonl")] == ["mine", "yours"]
     assert "yours on planted, seed 0" in said.out
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv_module.DictReader(file))
+
+
+def begun(weights: Path) -> Path:
+    return weights.with_name(f"{weights.stem}-start.safetensors")
+
+
+@pytest.fixture
+def repaired(tiny_fit: Cli, here: Path) -> tuple[Path, dict[str, Any]]:
+    """Weights that MaskTune repaired, and the record of that run."""
+    said = tiny_fit("masktune", "--steps", 60, "--coverage", "1,0.5")
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    return here / "runs" / f"masktune-planted-seed0-{record['key'][:8]}.safetensors", record
+
+
+def test_both_weights_give_the_selective_numbers_of_their_record(
+    cli: Cli, repaired: tuple[Path, dict[str, Any]]
+) -> None:
+    weights, record = repaired
+    said = cli("eval", weights, "--start", begun(weights), "--coverage", "1,0.5", *DATA, "--json")
+    told = json.loads(said.out)
+    assert told["selective"] == record["selective"]
+    assert told["selective"]["score"] == "product"
+    assert told["metrics"] == record["metrics"]
+    assert told["warnings"] == record["warnings"]
+    shown = cli("eval", weights, "--start", begun(weights), "--coverage", "1,0.5", *DATA)
+    assert "if it may abstain, by its score 'product'" in shown.out
+    alone = json.loads(cli("eval", weights, "--coverage", "0.5", *DATA, "--json").out)
+    assert alone["selective"]["score"] == "softmax"
+
+
+@pytest.mark.parametrize("method", ["selectivenet", "deep-gamblers"])
+def test_weights_with_a_selector_are_opened_with_it(cli: Cli, tiny_fit: Cli, here: Path, method: str) -> None:
+    width = ("-M", "width=7") if method == "selectivenet" else ("-M", "payoff=1.5")
+    said = tiny_fit(method, *width, "--steps", 40, "--coverage", "1,0.5")
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    (weights,) = (here / "runs").glob("*.safetensors")
+    told = json.loads(cli("eval", weights, "--coverage", "1,0.5", *DATA, "--json").out)
+    assert told["selective"] == record["selective"]
+    assert told["selective"]["score"] == "selector"
+    plain = cli("eval", weights, *DATA, "--json")
+    assert json.loads(plain.out)["groups"] == record["groups"]
+
+
+def test_a_selector_of_an_unknown_kind_is_refused(cli: Cli, fitted: tuple[Path, dict[str, Any]], here: Path) -> None:
+    weights, _ = fitted
+    header = {"spurless": json.dumps(weights_info(weights))}
+    save_file({**load_file(weights), "selector.own": torch.zeros(2)}, here / "w.safetensors", metadata=header)
+    said = cli("eval", "w.safetensors", *DATA)
+    assert said.status == 2
+    assert "w.safetensors: the weights have a selector of a kind that is not known here" in said.err
+
+
+def test_predictions_are_a_row_per_test_example(cli: Cli, repaired: tuple[Path, dict[str, Any]], here: Path) -> None:
+    weights, record = repaired
+    words = ("eval", weights, "--start", begun(weights), *DATA, "--predictions", "new/said.csv")
+    assert cli(*words).status == 0
+    plain = rows_of(here / "new" / "said.csv")
+    assert [row["number"] for row in plain] == [str(i) for i in range(60)]
+    assert {row["label"] for row in plain} == {"minus", "plus"} >= {row["prediction"] for row in plain}
+    assert cli(*words, "--coverage", "0.5").status == 0
+    shy = rows_of(here / "new" / "said.csv")
+    threshold = record["selective"]["rows"][1]["threshold"]
+    for before, after in zip(plain, shy, strict=True):
+        kept = float(after["score"]) >= threshold
+        assert after == {**before, "prediction": before["prediction"] if kept else "abstain"}
+    kept_share = sum(row["prediction"] != "abstain" for row in shy) / 60
+    assert kept_share == pytest.approx(record["selective"]["rows"][1]["coverage"])
+    wrong = [row["prediction"] != row["label"] for row in shy if row["prediction"] != "abstain"]
+    assert sum(wrong) / len(wrong) == pytest.approx(record["selective"]["rows"][1]["error"])
+    assert cli(*words, "--coverage", "0.5,1").status == 0  # two thresholds are none to abstain by
+    assert rows_of(here / "new" / "said.csv") == plain
+    assert [path.name for path in (here / "new").iterdir()] == ["said.csv"]  # no scratch is left
+
+
+def test_a_hostile_class_name_stays_one_cell(here: Path) -> None:
+    names = ('a,"b"\r\nc', "=1+1\rd")
+    groups = Groups(names)
+    split = Grouped(torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1]), torch.zeros(2, dtype=torch.long), groups)
+    model = Classifier(nn.Identity(), nn.Linear(1, 2))
+    with torch.no_grad():
+        model.head.weight.copy_(torch.tensor([[-1.0], [1.0]]))  # type: ignore[operator]  # a parameter
+        model.head.bias.zero_()  # type: ignore[operator]  # a parameter
+    splits = Splits(split, split, split)
+    EVAL._write_predictions(here / "said.csv", Abstainer((model,)), splits, None, 0)
+    assert [(row["label"], row["prediction"]) for row in rows_of(here / "said.csv")] == [(n, n) for n in names]
+    undecodable = Splits(*(replace(split, groups=Groups(("x\udcff", "y"))),) * 3)
+    EVAL._write_predictions(here / "said.csv", Abstainer((model,)), undecodable, None, 0)
+    assert rows_of(here / "said.csv")[0]["label"] == "x\\udcff"
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("--coverage", "80"), r"80 is a percentage\. Write 0\.8\."),
+        (("--coverage", "0.8", "--score", "product"), r"the score 'product' is of two models\. Pass .* as --start"),
+        (("--coverage", "0.8", "--score", "sofmax"), r"No score is called 'sofmax'\. Did you mean 'softmax'\?"),
+        (("--coverage", "0.8", "--score", "selector"), r"the model has no selector"),
+        (("--coverage", "0.8", "--score", "softmax", "--start", "W"), r"of one model\. Leave --start out"),
+        (("--start", "W"), r"--score and --start say how to abstain\. Pass --coverage"),
+        (("--coverage", "0.8", "--start", "none.safetensors"), r"none\.safetensors: no such file"),
+        (("--predictions", "/dev/full"), r"/dev/full: cannot write here"),
+    ],
+)
+def test_bad_words_are_refused_in_a_sentence(
+    cli: Cli, fitted: tuple[Path, dict[str, Any]], words: tuple[str, ...], match: str
+) -> None:
+    weights, _ = fitted
+    said = cli("eval", weights, *DATA, *(str(weights) if word == "W" else word for word in words))
+    assert (said.status, said.out, said.err.count("\n")) == (2, "", 1)
+    assert re.search(match, said.err), said.err
+
+
+def test_a_class_called_abstain_cannot_be_told_from_abstaining(cli: Cli, csv: Cli, here: Path) -> None:
+    table = csv()
+    table.write_text(table.read_text().replace("cat", "abstain"))
+    data = ("--data", table, "--label", "y", "--attribute", "place", "--split", "split")
+    assert cli("fit", "erm", *data, "--model", "mlp", "--steps", 5, "--device", "cpu").status == 0
+    (weights,) = (here / "runs").glob("*.safetensors")
+    said = cli("eval", weights, *data, "--coverage", "0.8", "--predictions", "said.csv")
+    assert said.status == 2
+    assert "a class is called 'abstain'" in said.err
+    assert not (here / "said.csv").exists()
+    assert cli("eval", weights, *data, "--predictions", "said.csv").status == 0

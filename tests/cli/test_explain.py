@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from spurless.cli.explain import opened
+from spurless.cli.weights import open_model
 from spurless.data import from_npz, load
 from spurless.explain import all_maps
 from spurless.explain.pictures import chosen
@@ -71,7 +71,7 @@ def test_before_and_after_show_what_changed_first(cli: Cli, here: Path, weights:
     sheets = pictures(page)
     assert [len(sheet) for sheet in sheets] == [HEADING + n * STEP for n in (6, 2)]
     splits = load("patched-digits", seed=0)
-    before, after = (opened(path, None, {}, splits, 0) for path in (late, early))
+    before, after = (open_model(path, None, {}, splits, 0) for path in (late, early))
     index = chosen(before, after, splits.train, 8)
     assert numbers(page) == index.tolist()
 
@@ -90,7 +90,7 @@ def test_what_masktune_would_hide_is_dark_and_nothing_else(
     index = numbers(page)
     assert len(index) == min(5, count)
     splits = from_npz(here / "own.npz")
-    before = opened(weights[0], None, {}, splits, 0)
+    before = open_model(weights[0], None, {}, splits, 0)
     masks = hot(all_maps(before, splits.test.select(torch.tensor(index)), how="auto"), MaskTuneConfig()).numpy()
     assert masks.any(axis=(1, 2)).sum() > 1
     (sheet,) = pictures(page)

@@ -263,6 +263,69 @@ def test_two_processes_that_fail_say_one_line(here: Path) -> None:
     assert said.stderr == "spurless: the batch size must be a multiple of the number of devices (got 63 over 2).\n"
 
 
+def test_coverage_is_recorded_printed_and_part_of_the_key(tiny_fit: Cli, here: Path) -> None:
+    plain, shy = tiny_fit("erm"), tiny_fit("erm", "--coverage", "1,0.5", "--steps", 60)
+    first, second = shy.records(here / "runs" / "records.jsonl")
+    assert "if it may abstain" not in plain.out
+    assert "if it may abstain, by its score 'softmax'" in shy.out
+    assert first["selective"] == {}
+    assert [row["target"] for row in second["selective"]["rows"]] == [1.0, 0.5]
+    assert second["metrics"]["error_at_50"] == second["selective"]["rows"][1]["error"]
+    told = json.loads(tiny_fit("erm", "--coverage", "1,0.5", "--steps", 60, "--json").out)
+    assert told["selective"] == second["selective"]
+    assert second["warnings"] == [line.removeprefix("spurless: warning: ") for line in shy.err.splitlines()]
+
+
+def test_the_weights_before_a_repair_are_kept_where_it_trained_them(tiny_fit: Cli, here: Path) -> None:
+    erm = tiny_fit("erm", "--steps", 100, "--out", "erm")
+    said = tiny_fit("masktune", "--steps", 100)
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    name = f"masktune-planted-seed0-{record['key'][:8]}"
+    names = {path.name for path in (here / "runs").iterdir()}
+    assert names == {"records.jsonl", f"{name}.safetensors", f"{name}-start.safetensors"}
+    assert f"those before the repair in runs/{name}-start.safetensors" in " ".join(said.out.split())
+    begun, trained = load_file(here / "runs" / f"{name}-start.safetensors"), weights_in(here / "erm")
+    assert all(torch.equal(begun[part], value) for part, value in trained.items())
+    assert "before the repair" not in erm.out
+    shown = tiny_fit("masktune", "--steps", 100)  # the same words: shown, not repeated, with both places
+    assert shown.out == said.out
+
+
+def test_no_second_weights_where_the_user_brought_them(tiny_fit: Cli, here: Path) -> None:
+    tiny_fit("erm", "--steps", 100, "--out", "erm")
+    (weights,) = (here / "erm").glob("*.safetensors")
+    said = tiny_fit("masktune", "--weights", weights)
+    assert said.status == 0, said.err
+    assert len(list((here / "runs").glob("*.safetensors"))) == 1
+    assert "before the repair" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("--coverage", "80"), r"80 is a percentage\. Write 0\.8\."),
+        (("--score", "softmax"), r"--score says how to abstain, and nothing may abstain\. Pass --coverage"),
+        (("--score", "sofmax", "--coverage", "0.8"), r"No score is called 'sofmax'\. Did you mean 'softmax'\?"),
+        (
+            ("--score", "product", "--coverage", "0.8"),
+            r"the score 'product' is of two models, and erm starts from none",
+        ),
+        (("--score", "selector", "--coverage", "0.8"), r"the score 'selector' is learnt, and erm learns none"),
+        (("--select", "val-worst-inferred"), r"val-worst-inferred asks where a starting model was right, and erm"),
+    ],
+)
+def test_abstaining_that_cannot_be_is_refused_and_nothing_is_written(
+    refused: Callable[..., None], words: tuple[str, ...], match: str
+) -> None:
+    refused(match, "fit", "erm", *TINY, *words)
+
+
+def test_weights_with_a_selector_are_not_repaired(refused: Callable[..., None], tiny_fit: Cli, here: Path) -> None:
+    assert tiny_fit("selectivenet", "--out", "net").status == 0
+    (weights,) = (here / "net").glob("*.safetensors")
+    refused(r"\.safetensors: the weights have a selector", "fit", "dfr", *TINY, "--weights", weights)
+
+
 def test_defaults_that_help_shows_are_those_of_the_loop() -> None:
     import inspect
 

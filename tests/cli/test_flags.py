@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from spurless import __version__
+from spurless.cli.flags import shares
+from spurless.core.errors import BadInput
 
 Cli = Callable[..., Any]
 COMMANDS = ("demo", "fit", "eval", "report", "reproduce", "ls", "data check")
@@ -31,7 +33,8 @@ def test_help_loses_no_word_in_brackets(cli: Cli) -> None:
 
 def test_help_groups_the_flags_of_fit(cli: Cli) -> None:
     out = cli("fit", "--help").out
-    panels = [out.index(f"─ {name} ─") for name in ("Data", "Model", "Method", "Training", "Machine", "Output")]
+    names = ("Data", "Model", "Method", "Training", "Machine", "Abstaining", "Output")
+    panels = [out.index(f"─ {name} ─") for name in names]
     assert panels == sorted(panels)
 
 
@@ -52,3 +55,27 @@ def test_help_comes_at_once_because_torch_is_not_imported() -> None:
     )
     said = subprocess.run([sys.executable, "-c", program, "fit", "--help"], capture_output=True, text=True, timeout=60)
     assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_shares_are_read_in_their_order_each_once() -> None:
+    assert shares("1,0.95, 0.9 ,0.9,.8") == (1.0, 0.95, 0.9, 0.8)
+    assert shares(None) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("80", r"--coverage takes shares, and 80 is a percentage\. Write 0\.8\."),
+        ("1,97.5", r"97\.5 is a percentage\. Write 0\.975\."),
+        ("0.9,0", r"--coverage 0 is no share \(expected above 0 and at most 1\)"),
+        ("-0.5", r"--coverage -0\.5 is no share"),
+        ("nan", r"--coverage nan is no share"),
+        ("1000", r"--coverage 1000 is no share"),
+        ("1,half", r"--coverage 'half' is no share \(expected shares such as 1,0\.9,0\.8\)"),
+        ("", r"--coverage '' is no share"),
+        ("1,", r"--coverage '' is no share"),
+    ],
+)
+def test_what_is_no_share_is_refused_in_a_sentence(text: str, match: str) -> None:
+    with pytest.raises(BadInput, match=match):
+        shares(text)

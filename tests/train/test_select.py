@@ -23,6 +23,7 @@ PRED = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 0, 0])
         ("val-balanced", 0.6),
         ("val-worst-group", 0.0),
         ("val-balanced-groups", (0.75 + 0 + 1 + 0.5) / 4),
+        ("val-worst-inferred", 0.0),  # of whatever groups it is given; see tests/bench/test_rules.py
     ],
 )
 def test_scores_by_hand(name: str, expected: float) -> None:
@@ -32,13 +33,15 @@ def test_scores_by_hand(name: str, expected: float) -> None:
 def test_a_criterion_that_declares_no_attributes_scores_the_same_without_them() -> None:
     table, hidden = group_table(PRED, Y, A, GROUPS), group_table(PRED, Y, torch.full_like(A, -1), GROUPS)
     for criterion in CRITERIA.values():
-        if not criterion.attributes:
+        if not criterion.attributes and not criterion.inferred:  # that one is given groups of another kind
             assert criterion.score(table) == criterion.score(hidden)
 
 
 def test_those_that_look_at_groups_declare_it() -> None:
     assert {name for name, row in CRITERIA.items() if row.attributes} == {"val-worst-group", "val-balanced-groups"}
     assert not CRITERIA["last"].labels
+    assert {name for name, row in CRITERIA.items() if row.inferred} == {"val-worst-inferred"}
+    assert CRITERIA["val-worst-inferred"].labels
 
 
 def test_a_typo_is_answered_with_a_suggestion() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from spurless.core.errors import SpurlessWarning
+from spurless.core.records import Record
 from spurless.data.grouped import Grouped, Splits
 from spurless.metrics.groupwise import group_table
 from spurless.metrics.selective import Kept, Selective, selective_table, thresholds_for
@@ -35,24 +39,75 @@ def assess_abstaining(
     """
     if not coverages:
         return {}, {}
-    if score not in JOINT or start is None:
-        return _assess(Abstainer((model,), score), data, run, coverages)
-    numbers, found = _assess(Abstainer((start, model), score), data, run, coverages)
-    found["start"] = _assess(Abstainer((start,), "softmax"), data, run, coverages)[1]  # the same network, alone
+    models = (model,) if score not in JOINT or start is None else (start, model)
+    abstainer = Abstainer(tuple(part.to(run.device) for part in models), score)
+    return assess_abstainer(abstainer, data, coverages, run.workers)
+
+
+def assess_abstainer(
+    abstainer: Abstainer, data: Splits, coverages: Sequence[float], workers: int = 0
+) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """Return the numbers and what a record keeps of them; warn where abstaining harms a group.
+
+    Of a score of two models, the record also keeps what the first of them reaches alone.
+    """
+    numbers, found = _assess(abstainer, data, coverages, workers)
+    if abstainer.score in JOINT:
+        found["start"] = _assess(Abstainer(abstainer.models[:1], "softmax"), data, coverages, workers)[1]
+    if sentence := harm(found):
+        warnings.warn(sentence, SpurlessWarning, stacklevel=2)
     return numbers, found
 
 
+def add_abstaining(
+    record: Record, abstainer: Abstainer, data: Splits, coverages: Sequence[float], workers: int = 0
+) -> Record:
+    """Return the record of a given model with what it reaches if it may abstain."""
+    numbers, found = assess_abstainer(abstainer, data, coverages, workers)
+    said = (*record.warnings, *filter(None, [harm(found)]))
+    return replace(record, metrics={**record.metrics, **numbers}, selective=found, warnings=said)
+
+
+def harm(found: Mapping[str, Any]) -> str:
+    """Return a sentence where the worst group has more errors at the lowest coverage than if nothing is refused.
+
+    Jones et al. 2021 (arXiv:2010.14134): a model that is sure of its mistakes in a group refuses the others first.
+
+    Args:
+        found: what a record keeps, as :func:`assess_abstainer` returns it.
+    """
+    lowest, full = min(found["rows"], key=lambda row: row["target"]), found["full"]
+    error, before = lowest["worst_group_error"], full["worst_group_error"]
+    if lowest["target"] >= 1 or error is None or before is None or error <= before:
+        return ""
+    return (
+        f"Abstaining harms a group here: at a coverage of {100 * lowest['target']:g} % the error of "
+        f"{lowest['worst_group']!r} is {100 * error:.1f} %, and no group's is above {100 * before:.1f} % where nothing "
+        "is refused; "
+        "look at the groups before this model may abstain."
+    )
+
+
 def _assess(
-    abstainer: Abstainer, data: Splits, run: Run, coverages: Sequence[float]
+    abstainer: Abstainer, data: Splits, coverages: Sequence[float], workers: int
 ) -> tuple[dict[str, float | None], dict[str, Any]]:
-    for model in abstainer.models:
-        model.to(run.device)
-    thresholds = thresholds_for(abstainer.respond(data.val, run.workers).scores, coverages)
-    said, test = abstainer.respond(data.test, run.workers), data.test.to("cpu")
+    thresholds = thresholds_for(abstainer.respond(data.val, workers).scores, coverages)
+    said, test = abstainer.respond(data.test, workers), data.test.to("cpu")
     table = selective_table(said.scores, said.pred, test.y, test.a, test.groups, thresholds)
     numbers = {name: _known(value) for name, value in table.summary().items()}
-    rows = [_row(kept) for kept in table.rows]
-    return numbers, {"score": abstainer.score, "rows": rows, "curve": _curve(table, said, test)}
+    return numbers, {
+        "score": abstainer.score,
+        "full": _full(table),
+        "rows": [_row(kept) for kept in table.rows],
+        "curve": _curve(table, said, test),
+    }
+
+
+def _full(table: Selective) -> dict[str, Any]:
+    """Return the errors where nothing is refused; at a target of 1, the odd example of test may be."""
+    whole = table.rows[0].whole
+    accuracy, worst = whole.worst
+    return {"error": _known(1 - whole.average), "worst_group_error": _known(1 - accuracy), "worst_group": worst}
 
 
 def _row(kept: Kept) -> dict[str, Any]:
@@ -78,17 +133,21 @@ def _row(kept: Kept) -> dict[str, Any]:
 
 
 def _curve(table: Selective, said: Response, test: Grouped) -> list[dict[str, float | None]]:
-    """Return error and worst-group error at evenly spaced coverages of the test split itself."""
+    """Return error and worst-group error at evenly spaced coverages of the test split itself.
+
+    Examples of the same score are kept together, so that every point is one that a threshold reaches.
+    """
     curve = table.curve
     n = len(curve.threshold)
+    asked = {max(1, round(n * part / POINTS)) for part in range(1, POINTS + 1)} if n else set()
     points = []
-    for k in sorted({max(1, round(n * part / POINTS)) for part in range(1, POINTS + 1)} if n else ()):
-        kept = said.scores >= curve.threshold[k - 1].to(said.scores.device)
+    for k in sorted({int((said.scores >= curve.threshold[k - 1]).sum()) for k in asked}):
+        kept = said.scores >= curve.threshold[k - 1]
         among = group_table(said.pred[kept], test.y[kept], test.a[kept], test.groups)
         points.append(
             {
                 "coverage": float(curve.coverage[k - 1]),
-                "error": _known(float(curve.risk[k - 1])),
+                "error": _known(curve.risk[k - 1]),
                 "worst_group_error": _known(1 - among.worst[0]),
             }
         )

@@ -116,7 +116,7 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
     """Fit a method under a protocol; see :func:`fit`."""
     info, criterion = declared(method), criterion_named(protocol.select)
     check_labels(info, criterion, data)
-    score = score_of(protocol.score, info)
+    score = score_of(protocol.score, info, protocol.coverages)
     model = deepcopy(wrap(model))
     check_fit(model, check_splits(data))
     fingerprint = data.fingerprint()
@@ -148,7 +148,8 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
         fitted.trained = True
         metrics, table = assess(fitted, data, run)
         numbers, selective = assess_abstaining(fitted, begun, data, run, score, protocol.coverages)
-    fitted.to("cpu")
+    for part in filter(None, (fitted, begun)):
+        part.to("cpu")
 
     record = Record(
         method=info.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -54,14 +55,22 @@ def check_fit(model: Classifier, data: Splits) -> None:
         )
 
 
-def score_of(asked: str, info: Info) -> str:
-    """Return the score by which a model abstains, before anything is trained for it."""
+def score_of(asked: str, info: Info, coverages: Sequence[float] = ()) -> str:
+    """Return the score by which a model abstains; refuse one that it cannot have, and a coverage that is no share."""
+    for coverage in coverages:
+        if not 0 < coverage <= 1:
+            raise BadInput("the coverage must be a share", expected="above 0 and at most 1", got=coverage)
     score = info.score if asked == "auto" else asked
     if score not in SCORES:
         raise UnknownName("score", score, SCORES)
     if score in JOINT and info.start != "trained":
         raise BadInput(
             f"the score {score!r} is of two models, and {info.name} starts from none", do="Use the score 'softmax'."
+        )
+    if score == "selector" and info.score != score:
+        learn = ", ".join(name for name, other in METHODS.items() if other.info.score == score)
+        raise BadInput(
+            f"the score 'selector' is learnt, and {info.name} learns none", do=f"Use the score 'softmax', or {learn}."
         )
     return score
 
@@ -72,6 +81,7 @@ def set_criterion(run: Run, criterion: Criterion, val: Grouped, start: Classifie
         return
     split = val.given if criterion.attributes else val.hide_attributes()
     if criterion.inferred and start is not None:
+        start.to(run.device)  # from the cache it comes on the CPU
         right = predict(start, split, run.device, run.workers) == split.y.cpu()
         split = replace(split, a=right.long(), groups=Groups(split.groups.labels, ("wrong at first", "right at first")))
     y, a, groups = split.y.cpu(), split.a.cpu(), split.groups

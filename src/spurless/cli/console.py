@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,28 @@ def show_record(record: Record, most: int = 20) -> None:
         "gap": "gap",
     }
     print("  ".join(f"{word} {share(record.metrics.get(name))}" for name, word in facts.items()))
+    if record.selective:
+        show_selective(record.selective)
+
+
+def show_selective(selective: Mapping[str, Any]) -> None:
+    """Print what a model that may abstain keeps of the test split, and how much of it is wrong."""
+    print()
+    table(
+        f"if it may abstain, by its score {selective['score']!r}",
+        ("asked", "predicted", "error", "worst-group error", "worst group"),
+        [
+            (
+                share(row["target"]),
+                share(row["coverage"]),
+                share(row["error"]),
+                share(row["worst_group_error"]),
+                row["worst_group"] or "n/a",
+            )
+            for row in selective["rows"]
+        ],
+        right=(0, 1, 2, 3),
+    )
 
 
 def check_appendable(path: Path) -> None:

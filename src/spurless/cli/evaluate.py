@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spurless.cli.console import show_record
 from spurless.cli.flags import (
+    ABSTAINING,
     MODEL,
     OUTPUT,
+    Coverage,
     CsvAttribute,
     CsvFeatures,
     CsvFile,
@@ -23,13 +27,25 @@ from spurless.cli.flags import (
     Device,
     Json,
     ModelOption,
+    Score,
     Seed,
     Workers,
+    shares,
 )
-from spurless.cli.sources import Columns, build_model, open_data
-from spurless.core.errors import BadInput
+from spurless.cli.sources import Columns, open_data
+from spurless.cli.weights import open_model
+from spurless.core.errors import BadInput, UnknownName
+from spurless.core.files import check_writable, replace_file
 from spurless.core.options import pairs
-from spurless.core.records import append
+from spurless.core.records import Record, append
+
+if TYPE_CHECKING:
+    from spurless.data.grouped import Splits
+    from spurless.models.classifier import Classifier
+    from spurless.train.abstain import Abstainer
+
+REFUSED = "abstain"
+"""What stands in the place of a label that is not given."""
 
 
 def evaluate(
@@ -50,6 +66,16 @@ def evaluate(
         ),
     ] = None,
     model_option: ModelOption = [],
+    coverage: Coverage = None,
+    score: Score = "auto",
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights before the repair, for the scores of two models: the NAME-start.safetensors of spurless fit.",
+            metavar="SAFETENSORS",
+            rich_help_panel=ABSTAINING,
+        ),
+    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     workers: Workers = 0,
@@ -58,6 +84,15 @@ def evaluate(
         Path | None,
         typer.Option(
             help="Append the record to this file, for spurless report.", metavar="FILE", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write label, prediction and score of every test example to this CSV; with one --coverage, the "
+            f"prediction is {REFUSED!r} where the model is not sure enough.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     json: Json = False,
@@ -69,22 +104,25 @@ def evaluate(
     Examples:
       spurless eval runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
       spurless eval mine.safetensors --model resnet20 --data birds/
+      spurless eval mine.safetensors --coverage 0.8 --predictions said.csv
     """
     from spurless.bench.fitting import evaluate_given
-    from spurless.models.weights import load_weights, weights_info
+    from spurless.models.weights import weights_info
     from spurless.train.run import Engine
 
-    info = weights_info(weights)
-    splits = open_data(
-        data, pairs(data_option, "--data-option"), Columns(label, attribute, split, features, file, root, text), seed
-    )
-    chosen = model or info.get("name")
-    if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):
-        raise BadInput("the file does not say which model it belongs to", where=weights, do="Pass --model NAME.")
-    said = {} if model else _options_of(info)
-    built = build_model(chosen, splits, seed, {**said, **pairs(model_option, "--model-option")})
-    load_weights(weights, built)
+    weights_info(weights)  # before the data are opened, which may take longer
+    coverages = shares(coverage)
+    if (start is not None or score != "auto") and not coverages and predictions is None:
+        raise BadInput("--score and --start say how to abstain", do="Pass --coverage 1,0.9,0.8 too.")
+    columns = Columns(label, attribute, split, features, file, root, text)
+    splits = open_data(data, pairs(data_option, "--data-option"), columns, seed)
+    _check_predictions(predictions, splits, coverages)
+    options = pairs(model_option, "--model-option")
+    built = open_model(weights, model, options, splits, seed)
+    begun = None if start is None else open_model(start, model, options, splits, seed)
+    abstainer = _abstainer(built, begun, score)
     record = evaluate_given(name, built, splits, seed=seed, engine=Engine(device, workers=workers))
+    record = _abstaining(record, abstainer, splits, coverages, predictions, workers)
     if out is not None:
         append(out, record)
     if json:
@@ -93,6 +131,67 @@ def evaluate(
         show_record(record)
 
 
-def _options_of(info: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that a file of weights names, without those that the data decide."""
-    return {key: value for key, value in info.get("options", {}).items() if key not in ("input_shape", "n_classes")}
+def _abstainer(model: Classifier, start: Classifier | None, score: str) -> Abstainer:
+    from spurless.train.abstain import JOINT, SCORES, Abstainer
+
+    models = (model,) if start is None else (start, model)
+    if score == "auto":
+        return Abstainer.of(*models)
+    if score not in SCORES:
+        raise UnknownName("score", score, SCORES)
+    if score in JOINT and start is None:
+        raise BadInput(f"the score {score!r} is of two models", do="Pass the weights before the repair as --start.")
+    if score not in JOINT and start is not None:
+        raise BadInput(f"the score {score!r} is of one model", do="Leave --start out.")
+    return Abstainer(models, score)
+
+
+def _abstaining(
+    record: Record,
+    abstainer: Abstainer,
+    splits: Splits,
+    coverages: Sequence[float],
+    predictions: Path | None,
+    workers: int,
+) -> Record:
+    """Return the record with what the model reaches if it may abstain; write what it says of every example."""
+    from spurless.bench.abstaining import add_abstaining
+
+    device = next(abstainer.models[-1].parameters()).device  # where it was evaluated
+    abstainer.models[0].to(device)
+    if coverages:
+        record = add_abstaining(record, abstainer, splits, coverages, workers)
+    if predictions is not None:
+        threshold = record.selective["rows"][0]["threshold"] if len(coverages) == 1 else None
+        _write_predictions(predictions, abstainer, splits, threshold, workers)
+    return record
+
+
+def _check_predictions(path: Path | None, splits: Splits, coverages: Sequence[float]) -> None:
+    if path is None:
+        return
+    if len(coverages) == 1 and REFUSED in splits.groups.labels:
+        raise BadInput(
+            f"a class is called {REFUSED!r}, which is what --predictions says of an example without a prediction",
+            do="Rename the class, or leave --coverage out.",
+        )
+    if path.exists() and not path.is_file():
+        raise BadInput("cannot write here: this is no ordinary file", where=path, do="Choose another place.")
+    check_writable(path.parent)
+
+
+def _write_predictions(path: Path, abstainer: Abstainer, splits: Splits, threshold: float | None, workers: int) -> None:
+    """Write a row per test example, in their order."""
+    scores, pred = abstainer.respond(splits.test, workers)
+    labels, kept = splits.groups.labels, [True] * len(pred) if threshold is None else (scores >= threshold).tolist()
+    columns = (splits.test.y.tolist(), pred.tolist(), scores.tolist(), kept)
+
+    def write(scratch: Path) -> None:
+        # the terminator of CSV: with a lone newline, a carriage return in a name would go unquoted
+        with scratch.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(("number", "label", "prediction", "score"))
+            for number, (y, said, score, keep) in enumerate(zip(*columns, strict=True)):
+                rows.writerow((number, labels[y], labels[said] if keep else REFUSED, score))
+
+    replace_file(path, write)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,8 +28,9 @@ from spurless.cli.flags import (
     Seed,
     Workers,
 )
-from spurless.cli.sources import Columns, build_model, open_data
-from spurless.core.errors import BadInput, UnknownName
+from spurless.cli.sources import Columns, open_data
+from spurless.cli.weights import open_model
+from spurless.core.errors import UnknownName
 from spurless.core.files import check_writable
 from spurless.core.options import pairs
 from spurless.core.progress import listening
@@ -138,8 +138,8 @@ def explain(
     shown: Grouped = getattr(splits, part)
     check_images(shown)
     options = pairs(model_option, "--model-option")
-    second = opened(weights, model, options, splits, seed)
-    first = second if before is None else opened(before, model, options, splits, seed)
+    second = open_model(weights, model, options, splits, seed)
+    first = second if before is None else open_model(before, model, options, splits, seed)
     run = start(Engine(device, workers=workers), seed, TrainConfig())
     place: dict[str, Any] = {"device": run.device, "workers": workers}
     with progress_bar(quiet) as bar, listening(bar):
@@ -153,25 +153,6 @@ def explain(
         pictures,
     )
     print(write_sections(out, title, [section]).resolve())
-
-
-def opened(weights: Path, model: str | None, options: Mapping[str, Any], splits: Splits, seed: int) -> Classifier:
-    """Build the model that a file of weights belongs to, and read them into it.
-
-    Raises:
-        BadInput: the file does not say which model it belongs to, or does not fit.
-    """
-    from spurless.models.weights import load_weights, weights_info
-
-    info = weights_info(weights)
-    name, said = model or info.get("name"), info.get("options", {})
-    if not isinstance(name, str) or not isinstance(said, dict):
-        raise BadInput("the file does not say which model it belongs to", where=weights, do="Pass --model NAME.")
-    follow = ("input_shape", "n_classes")  # from the data
-    own = {} if model else {key: value for key, value in said.items() if key not in follow}
-    built = build_model(name, splits, seed, {**own, **options})
-    load_weights(weights, built)
-    return built
 
 
 def _check_words(how: str, part: str) -> None:

@@ -18,6 +18,7 @@ from spurless.cli.flags import (
     OUTPUT,
     TRAINING,
     ConfigFile,
+    Coverage,
     CsvAttribute,
     CsvFeatures,
     CsvFile,
@@ -35,12 +36,15 @@ from spurless.cli.flags import (
     ModelOption,
     Precision,
     Quiet,
+    Score,
     Seed,
     Select,
     Strategy,
     Workers,
+    shares,
 )
 from spurless.cli.sources import Columns, build_model, open_data
+from spurless.cli.weights import refuse_selector
 from spurless.core.errors import BadInput
 from spurless.core.files import check_writable
 from spurless.core.options import configure, pairs, read_toml
@@ -101,6 +105,8 @@ def fit(
     strategy: Strategy = "auto",
     precision: Precision = "auto",
     workers: Workers = 0,
+    coverage: Coverage = None,
+    score: Score = "auto",
     out: Annotated[
         Path, typer.Option(help="Folder for records.jsonl, weights and checkpoints.", rich_help_panel=OUTPUT)
     ] = Path("runs"),
@@ -112,14 +118,19 @@ def fit(
     A record is appended to OUT/records.jsonl, and the weights are saved beside it.
     A killed run, started again with the same words, goes on where it was and ends
     with the same weights; a run that OUT holds already is shown and not repeated.
+    Where a method repairs a model that was trained for it, the weights before the
+    repair are saved too, as NAME-start.safetensors.
 
     Examples:
       spurless fit erm --data patched-digits --steps 170
       spurless fit group-dro --data meta.csv --label y --attribute place
       spurless fit jtt -D conflicting=0.1 --preset digits -M upweight=5 --seeds 3
+      spurless fit masktune --preset digits --steps 200 --coverage 1,0.9,0.8
     """
     from spurless.bench.fitting import Protocol, fit_under, key_of
+    from spurless.bench.rules import score_of
     from spurless.methods import make_method
+    from spurless.methods.base import declared
     from spurless.models.weights import load_weights, save_weights
     from spurless.train.config import TrainConfig
     from spurless.train.run import Engine, is_main_process
@@ -138,12 +149,15 @@ def fit(
     _check_method_options(method, method_options, signature(make_method).parameters)
     chosen = make_method(method, preset, **method_options)
     settings = configure(TrainConfig, train, "the training loop")
-    protocol = Protocol(settings, select, Engine(device, devices, strategy, precision, workers), out / "checkpoints")
+    engine = Engine(device, devices, strategy, precision, workers)
+    protocol = Protocol(settings, select, engine, out / "checkpoints", _coverages(coverage, score), score)
+    score_of(score, declared(chosen), protocol.coverages)
     check_writable(out)
     for number in range(seed, seed + seeds):
         splits = open_data(data, data_options, columns, number, quiet or json)
         built = build_model(model, splits, number, model_options)
         if weights is not None:
+            refuse_selector(weights)
             load_weights(weights, built)
             built.trained = True
         key = key_of(protocol, chosen, built, splits, number)
@@ -156,6 +170,8 @@ def fit(
             if not is_main_process():
                 continue
             record = fitted.record
+            if fitted.start is not None and not built.trained:
+                save_weights(_begun(place), fitted.start)  # first: whoever finds the weights finds these
             save_weights(place, fitted.model)
             append(out / "records.jsonl", record)
             _forget_checkpoints(out / "checkpoints", key)
@@ -163,7 +179,19 @@ def fit(
             print(record.to_json())
         elif is_main_process():
             show_record(record)
-            print(f"record in {out / 'records.jsonl'}, weights in {place}\n")
+            before = f", those before the repair in {_begun(place)}" if _begun(place).exists() else ""
+            print(f"record in {out / 'records.jsonl'}, weights in {place}{before}\n")
+
+
+def _coverages(coverage: str | None, score: str) -> tuple[float, ...]:
+    if score != "auto" and coverage is None:
+        raise BadInput("--score says how to abstain, and nothing may abstain", do="Pass --coverage 1,0.9,0.8 too.")
+    return shares(coverage)
+
+
+def _begun(place: Path) -> Path:
+    """Return where the weights lie that a repair began with."""
+    return place.with_name(f"{place.stem}-start.safetensors")
 
 
 def _recorded(path: Path, key: str) -> Record | None:

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from spurless.core.errors import BadInput
+
 DATA = "Data"
 MODEL = "Model"
 METHOD = "Method"
 TRAINING = "Training"
 MACHINE = "Machine"
+ABSTAINING = "Abstaining"
 OUTPUT = "Output"
 
 Data = Annotated[
@@ -107,6 +110,21 @@ MethodOption = Annotated[
 Select = Annotated[
     str, typer.Option(help="Epoch to keep (see: spurless ls criteria), such as val-average.", rich_help_panel=METHOD)
 ]
+Coverage = Annotated[
+    str | None,
+    typer.Option(
+        help="Count the errors also of a model that predicts these shares and abstains from the rest, as 1,0.9,0.8.",
+        metavar="SHARES",
+        rich_help_panel=ABSTAINING,
+    ),
+]
+Score = Annotated[
+    str,
+    typer.Option(
+        help="How sure the model is of an example: softmax, product, masktune-authors or selector.",
+        rich_help_panel=ABSTAINING,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of data, weights and training; not negative.", min=0)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)]
 Devices = Annotated[int, typer.Option(help="Train one model on so many devices.", min=1, rich_help_panel=MACHINE)]
@@ -124,3 +142,27 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print JSON for machines instead of a table.", metavar="", rich_help_panel=OUTPUT)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Draw no progress bar.", metavar="", rich_help_panel=OUTPUT)]
+
+
+def shares(text: str | None) -> tuple[float, ...]:
+    """Read the shares of --coverage, each once.
+
+    Example:
+        >>> shares("1, 0.9,0.8"), shares(None)
+        ((1.0, 0.9, 0.8), ())
+    """
+    if text is None:
+        return ()
+    return tuple(dict.fromkeys(_share(word.strip()) for word in text.split(",")))
+
+
+def _share(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        raise BadInput(f"--coverage {word!r} is no share", expected="shares such as 1,0.9,0.8") from None
+    if 1 < value <= 100:
+        raise BadInput(f"--coverage takes shares, and {word} is a percentage", do=f"Write {value / 100:g}.")
+    if not 0 < value <= 1:
+        raise BadInput(f"--coverage {word} is no share", expected="above 0 and at most 1")
+    return value

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return where decoded images, tokenised text and trained starting points are kept.
+    """Return where decoded images, tokenised text, features and trained starting points are kept.
 
     ``$SPURLESS_CACHE``, or the user's cache folder. All of it can be deleted: it is made again when it is needed.
     """

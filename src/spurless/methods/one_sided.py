@@ -28,6 +28,12 @@ Deviations:
     * The code picks price and threshold per target among several networks on its evaluation split; here a run has
       one price, and the threshold comes from validation.
     * The code's auxiliary head, a second linear layer trained by cross-entropy, is kept during training.
+
+Sources:
+    Losses and constants were taken from knowledge of the released code
+    (anilkagak2/SelectiveClassification_One_Sided_Prediction) and compared with it. By its own account it lacks parts of
+    the program that the paper's numbers come from, such as two time scales and thresholds from validation. The full
+    text of the paper could not be read, so the saddle point problem above was not compared with it.
 """
 
 from __future__ import annotations

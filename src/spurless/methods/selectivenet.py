@@ -20,6 +20,10 @@ Deviations:
     * The score is the log odds of g, which has the order of g and does not round to 1.
     * The auxiliary head is dropped after training, and g stays, as the submodule ``selector`` of the model.
     * With several processes each keeps its own part of a batch at the coverage.
+
+Sources:
+    Loss, heads and constants were taken from knowledge of the released code (geifmany/selectivenet) and compared with
+    it. The full text of the paper could not be read, so the formula above was not compared with it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,81 @@
+"""Weights at the door: the model that a file of weights belongs to, with the weights in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spurless.cli.sources import build_model
+from spurless.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from spurless.data.grouped import Splits
+    from spurless.models.classifier import Classifier
+
+
+def open_model(weights: Path, model: str | None, options: Mapping[str, Any], splits: Splits, seed: int) -> Classifier:
+    """Build the model that a file of weights names, or that was said, and read the weights into it.
+
+    Raises:
+        BadInput: the file does not say which model it belongs to, or does not fit.
+    """
+    from spurless.models.weights import load_weights, weights_info
+
+    info = weights_info(weights)
+    chosen = model or info.get("name")
+    if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):
+        raise BadInput("the file does not say which model it belongs to", where=weights, do="Pass --model NAME.")
+    said = {} if model else _options_of(info)
+    built = build_model(chosen, splits, seed, {**said, **options})
+    _attach_selector(weights, built)
+    load_weights(weights, built)
+    return built
+
+
+def refuse_selector(weights: Path) -> None:
+    """Refuse weights whose selector would be stale as soon as the rest of the model is trained on."""
+    if _selector(weights):
+        raise BadInput(
+            "the weights have a selector, which would no longer fit once the model is trained on",
+            where=weights,
+            do="Start from weights of another method.",
+        )
+
+
+def _attach_selector(weights: Path, model: Classifier) -> None:
+    """Give a model the selector that its weights have: its kind and width are in the names and shapes of the file."""
+    from spurless.core.seeds import Seeds
+    from spurless.methods.deep_gamblers import attach_reservation
+    from spurless.methods.selectivenet import attach_gate
+
+    shapes = _selector(weights)
+    with Seeds().borrowed("selector"):  # overwritten at once
+        if "selector.layer.weight" in shapes:
+            attach_reservation(model)
+        elif "selector.layers.0.weight" in shapes:
+            attach_gate(model, shapes["selector.layers.0.weight"][0])
+        elif shapes:
+            raise BadInput(
+                "the weights have a selector of a kind that is not known here",
+                where=weights,
+                expected="that of deep-gamblers or selectivenet",
+                do="In Python: model.add_module('selector', YOURS), then load_weights.",
+            )
+
+
+def _selector(weights: Path) -> dict[str, list[int]]:
+    """Return names and shapes of the tensors that belong to a selector."""
+    from safetensors import safe_open
+
+    from spurless.models.weights import weights_info
+
+    weights_info(weights)  # refuses what is no safetensors file, in a sentence
+    with safe_open(weights, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith("selector.")]  # noqa: SIM118  it is no dict
+        return {name: file.get_slice(name).get_shape() for name in names}
+
+
+def _options_of(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that a file of weights names, without those that the data decide."""
+    return {key: value for key, value in info.get("options", {}).items() if key not in ("input_shape", "n_classes")}
