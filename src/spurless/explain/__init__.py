@@ -5,6 +5,7 @@ from __future__ import annotations
 from spurless.explain.attribution import attribute, attribution_map
 from spurless.explain.cam import gradcam, xgradcam
 from spurless.explain.heat import EXPLAINERS, Explainer, all_maps, maps
+from spurless.explain.neurons import neuron_map, neuron_sections, synthetic_section
 from spurless.explain.pictures import chosen, contrast
 from spurless.explain.target import Target, find_target
 from spurless.explain.tokens import token_attribution
@@ -21,6 +22,9 @@ __all__ = [
     "find_target",
     "gradcam",
     "maps",
+    "neuron_map",
+    "neuron_sections",
+    "synthetic_section",
     "token_attribution",
     "xgradcam",
 ]

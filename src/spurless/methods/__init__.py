@@ -6,6 +6,7 @@ from typing import Any
 
 from spurless.core.errors import UnknownName
 from spurless.core.options import configure
+from spurless.methods.afr import AFR
 from spurless.methods.balancing import (
     ClassResample,
     ClassReweight,
@@ -21,10 +22,13 @@ from spurless.methods.erm import ERM
 from spurless.methods.group_dro import GroupDRO
 from spurless.methods.head_tuning import ClassBalancedHead
 from spurless.methods.jtt import JTT
+from spurless.methods.jtt_head import JTTHead
 from spurless.methods.masktune import MaskTune
+from spurless.methods.neurontune import NeuronTune
 from spurless.methods.one_sided import OneSided
 from spurless.methods.randmask import RandMask
 from spurless.methods.selectivenet import SelectiveNet
+from spurless.methods.self_tuning import Self
 
 METHODS: dict[str, type[Method]] = {
     method.info.name: method
@@ -37,6 +41,10 @@ METHODS: dict[str, type[Method]] = {
         RandMask,
         MaskTune,
         ClassBalancedHead,
+        AFR,
+        Self,
+        JTTHead,
+        NeuronTune,
         GroupReweight,
         GroupResample,
         GroupSubsample,

@@ -71,7 +71,9 @@ class Verdict:
 
     @property
     def ours(self) -> float:
-        """Our number over the seeds."""
+        """Our number over the seeds; NaN where one of them has none."""
+        if any(value != value for value in self.values):  # min and max would pass it over
+            return float("nan")
         if self.claim.over == "mean":
             return sum(self.values) / len(self.values)
         return min(self.values) if self.claim.over == "min" else max(self.values)
