@@ -54,11 +54,11 @@ NEURONS = {
     f"NeuronTune {splits}, {way}": Arm("neurontune", {"splits": splits, **options})
     for splits in ("val/train", "half/half", "train/train")
     for way, options in WAYS.items()
+    if splits != "train/train" or way == "last epoch"
 }
 ARMS: dict[str, Arm] = {
     "class-balanced head, train": Arm("class-balanced-head", {"on": "train"}),
     "class-balanced head, half of val": Arm("class-balanced-head", {"on": "half"}),
-    "class-balanced head, val": Arm("class-balanced-head", {"on": "val"}),
     **NEURONS,
     "NeuronTune val/train, worst class": Arm("neurontune", {"splits": "val/train"}, "val-worst-class"),
     "NeuronTune val/train, worst inferred group": Arm("neurontune", {"splits": "val/train"}, "val-worst-inferred"),
