@@ -2,8 +2,9 @@
 
 Run: python benchmarks/last_layer.py --root DATA --out benchmarks/records/last_layer.jsonl [--only NAME] [--seed N]
 
-For every dataset, backbone (EfficientNet-Lite0, fine-tuned as in baselines.py, or frozen under a linear probe) and seed
-one model is trained; its features are computed once, and every method starts from it. What a method needs beyond
+For every dataset, backbone (EfficientNet-Lite0, fine-tuned as in baselines.py, or frozen under a linear probe; for the
+digit sets a small CNN from scratch) and seed one model is trained; its features are computed once, and every method
+starts from it. What a method needs beyond
 training labels is in its record. SELF's early-stopped form is left out: it needs the untrained model, and is compared
 by mistakes and by dropout. Every run leaves a record; the table that is printed last is made of them.
 """
@@ -29,7 +30,8 @@ from spurless.train.embed import embed
 from spurless.train.run import Engine
 
 MODEL = "timm:tf_efficientnet_lite0"
-DATASETS = ("waterbirds-rebuilt", "celeba10k")
+DATASETS = ("waterbirds-rebuilt", "celeba10k", "patched-digits", "colored-digits")
+DIGITS = {"steps": 250, "batch_size": 64, "lr": 0.01}  # of the claim neurontune/patched-digits
 # fine-tuning and probe of baselines.py
 TUNE = {"epochs": 20, "batch_size": 64, "optimiser": "adam", "lr": 0.001, "weight_decay": 1e-4, "schedule": "cosine"}
 PROBE = {"epochs": 100, "batch_size": 256, "optimiser": "adam", "lr": 1e-3, "weight_decay": 0.0}
@@ -74,8 +76,12 @@ ARMS: dict[str, Arm] = {
 
 def features(name: str, frozen: bool, seed: int, root: str, engine: Engine) -> tuple[Classifier, Splits]:
     """Return a trained linear model on features, and the features."""
+    if name.endswith("digits"):
+        data = load(name, seed=seed)
+        model = fit("erm", build("small-cnn", data, seed=seed), data, seed=seed, train=DIGITS, engine=engine).model
+        return _on(model, embed(model, data, engine=engine))
     data = load(name, seed=seed, root=root, augment="none" if frozen else "flip")
-    model: Classifier = build(MODEL, data, seed=seed, pretrained=True)
+    model = build(MODEL, data, seed=seed, pretrained=True)
     if not frozen:
         model = fit("erm", model, data, seed=seed, train=TUNE, engine=engine).model
         return _on(model, embed(model, data, engine=engine))
@@ -87,13 +93,16 @@ def _on(model: Classifier, rows: Splits) -> tuple[Classifier, Splits]:
     return Classifier(nn.Identity(), model.head, name=f"{model.name}, last layer", trained=True), rows
 
 
-def study(name: str, frozen: bool, seed: int, root: str, engine: Engine) -> Iterator[Record]:
+def study(name: str, kind: str, seed: int, given: Any) -> Iterator[Record]:
     """Train one model, and repair it in every way."""
-    model, rows = features(name, frozen, seed, root, engine)
+    model, rows = features(name, kind == "frozen", seed, given.root, Engine(given.device))
     model, here = model.cpu(), Engine("cpu")  # heads are tuned on the CPU, where users have them
-    kind = f"{name}, {'frozen' if frozen else 'fine-tuned'}"
-    yield replace(evaluate_given("erm", model, rows, seed=seed, engine=here), cell=f"{kind}: ERM")
+    kind = f"{name}, {kind}"
+    if given.arms is None:
+        yield replace(evaluate_given("erm", model, rows, seed=seed, engine=here), cell=f"{kind}: ERM")
     for title, arm in ARMS.items():
+        if given.arms is not None and title not in given.arms:
+            continue
         settings: dict[str, Any] = {"preset": arm.preset, "select": arm.select, "engine": here, **arm.options}
         try:
             yield replace(fit(arm.method, model, rows, seed=seed, **settings).record, cell=f"{kind}: {title}")
@@ -121,7 +130,8 @@ def main() -> None:
     parser.add_argument("--root", required=True, help="the data folder")
     parser.add_argument("--out", type=Path, required=True, help="records are appended here")
     parser.add_argument("--only", nargs="*", default=DATASETS, help="names of datasets")
-    parser.add_argument("--kind", nargs="*", default=("fine-tuned", "frozen"))
+    parser.add_argument("--kind", nargs="*", default=("fine-tuned", "frozen"), help="of backbone, for photographs")
+    parser.add_argument("--arms", nargs="*", default=None, help="titles of methods; all by default")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="auto", help="where backbones run")
@@ -130,8 +140,8 @@ def main() -> None:
     os.environ["SPURLESS_DATA"] = given.root  # pretrained weights are looked for there
     for seed in range(given.seed, given.seed + given.seeds) if not given.table else ():
         for name in given.only:
-            for kind in given.kind:
-                for record in study(name, kind == "frozen", seed, given.root, Engine(given.device)):
+            for kind in ("from scratch",) if name.endswith("digits") else given.kind:
+                for record in study(name, kind, seed, given):
                     append(given.out, record)
     print(table(read(given.out)))
 
