@@ -127,11 +127,17 @@ def test_every_epoch_identifies_by_the_mistakes_of_the_head_as_it_then_is(data: 
     torch.testing.assert_close(once.scores.delta, first.explanation.scores.delta)
 
 
-def test_the_epoch_is_chosen_by_sfit_or_is_the_last_or_by_the_users_criterion(data: Splits) -> None:
+def test_the_epoch_is_chosen_by_the_worst_class_or_sfit_or_is_the_last_or_by_the_users_criterion(data: Splits) -> None:
     options: dict[str, Any] = {"epochs": 6, "lr": 0.01, "batches": 50}
-    fitted = run(data, **options)
+    fitted = run(data, **options, keep="sfit")
     best = max(range(6), key=lambda i: fitted.explanation.fitness[i])
     assert fitted.explanation.epoch == best + 1
+    worst = run(data, **options)
+    by_hand = fit(make_method("neurontune", **SHORT | options), leaning(), data, engine=CPU, select="val-worst-class")
+    assert worst.explanation.epoch == by_hand.explanation.epoch  # val is what it identifies on
+    assert torch.equal(worst.explanation.suppressed, by_hand.explanation.suppressed)
+    scores = [row["score"] for row in by_hand.record.history if row["stage"] == "tune"]
+    assert evaluate(worst.model, data.val).worst_class[0] == pytest.approx(max(scores))
     method = make_method("neurontune", **SHORT | options, keep="last")
     last = fit(method, leaning(), data, engine=CPU)
     assert last.explanation.epoch == 6

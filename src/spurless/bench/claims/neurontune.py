@@ -120,7 +120,10 @@ PATCHED_DIGITS = Claim(
             "patched-digits", "small-cnn", "class-balanced-head", method_options={"epochs": 5}, train=DIGITS
         ),
         "neurontune": Cell("patched-digits", "small-cnn", "neurontune", preset="digits", train=DIGITS),
-        "neurontune, iterated, by SFit": Cell("patched-digits", "small-cnn", "neurontune", train=DIGITS),
+        "neurontune, by the worst class": Cell("patched-digits", "small-cnn", "neurontune", train=DIGITS),
+        "neurontune, iterated, by SFit": Cell(
+            "patched-digits", "small-cnn", "neurontune", method_options={"keep": "sfit"}, train=DIGITS
+        ),
     },
     measure=gain,
     paper=None,
