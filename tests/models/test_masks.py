@@ -10,6 +10,7 @@ from torch.nn.utils import parametrizations
 from spurless.core.errors import BadInput
 from spurless.models import build
 from spurless.models.classifier import Classifier
+from spurless.models.learned_masks import learn_masks
 from spurless.models.masks import is_pruned, make_permanent, prune, silence, sparsity, weight_masks
 
 KEEP = torch.tensor([[True, False], [False, True]])
@@ -184,3 +185,10 @@ def test_a_neuron_mask_of_another_length() -> None:
 
 def test_a_model_without_weights_has_no_zeros() -> None:
     assert sparsity(nn.ReLU()) == 0.0
+
+
+def test_silence_reaches_beneath_a_learned_mask() -> None:
+    model = Classifier(nn.Identity(), nn.Linear(2, 2)).eval()
+    learn_masks(model, squashed=False)
+    silence(model, [0])
+    assert (effective(model, "head") != 0).tolist() == [[False, True], [False, True]]

@@ -49,13 +49,13 @@ def prune(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     Raises:
         BadInput: a name is unknown, a shape does not fit, or the weight is already parametrized or shared.
     """
-    layers = dict(_layers(model))
+    layers = dict(weight_layers(model))
     for name, mask in masks.items():  # all checks before the first change
         _check(model, layers, name, mask)
     for name, mask in masks.items():
         layer = layers[name]
         keep = mask.detach().bool().to(layer.weight.device)
-        present = _mask_of(layer)
+        present = mask_of(layer)
         if present is not None:
             present.keep &= keep
         else:
@@ -64,25 +64,34 @@ def prune(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
 def is_pruned(model: nn.Module) -> bool:
     """Return whether any weight is under a mask."""
-    return any(_mask_of(layer) is not None for _, layer in _layers(model))
+    return any(mask_of(layer) is not None for _, layer in weight_layers(model))
 
 
 def make_permanent(model: nn.Module) -> None:
     """Write the zeros into the weights and take the masks off, in place; the logits stay the same.
 
     From here on training moves the zeros again.
+
+    Raises:
+        BadInput: a mask that is still being learned lies on top of one.
     """
-    for _, layer in _layers(model):
-        if _mask_of(layer) is not None:
-            _own_class(layer)
-            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+    masked = [(name, layer) for name, layer in weight_layers(model) if mask_of(layer) is not None]
+    for name, layer in masked:  # all checks before the first change
+        if len(layer.parametrizations.weight) > 1:
+            raise BadInput(
+                f"the weight {name!r} has another parametrization on top of its mask",
+                do="Settle learned masks first, with spurless.models.learned_masks.settle.",
+            )
+    for _, layer in masked:
+        own_class(layer)
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
 
 def weight_masks(model: nn.Module, fill: bool = True) -> dict[str, Tensor]:
     """Return a copy of the mask of every convolution and linear weight; ``fill`` everywhere where there is none."""
     masks = {}
-    for name, layer in _layers(model):
-        present = _mask_of(layer)
+    for name, layer in weight_layers(model):
+        present = mask_of(layer)
         if present is not None:
             masks[name] = present.keep.clone()
         else:
@@ -96,7 +105,7 @@ def sparsity(model: nn.Module) -> float:
     Weights that only ever meet padding count like all others.
     """
     zeros = total = 0
-    for _, layer in _layers(model):
+    for _, layer in weight_layers(model):
         zeros += int((layer.weight == 0).sum())
         total += layer.weight.numel()
     return zeros / total if total else 0.0
@@ -123,26 +132,28 @@ def silence(model: Classifier, dims: Tensor | Sequence[int]) -> None:
     if len(wrong):
         raise BadInput(f"{model.name} has no feature {int(wrong[0])}", expected=f"0 to {d - 1}")
     head: Any = model.head
-    weight: Tensor = head.parametrizations.weight.original if _mask_of(head) is not None else head.weight
+    masked = parametrize.is_parametrized(head, "weight") and head.parametrizations.weight.is_tensor
+    weight: Tensor = head.parametrizations.weight.original if masked else head.weight
     with torch.no_grad():
         weight[:, index.to(weight.device)] = 0
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def weight_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Walk over convolution and linear layers, each with the name of its weight."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
             yield (f"{name}.weight" if name else "weight"), module
 
 
-def _mask_of(layer: nn.Module) -> WeightMask | None:
+def mask_of(layer: nn.Module) -> WeightMask | None:
+    """Return the fixed mask of a layer's weight, if it has one."""
     if not parametrize.is_parametrized(layer, "weight"):
         return None
     first = layer.parametrizations["weight"][0]  # type: ignore[index]  # a ModuleDict, once parametrized
     return first if isinstance(first, WeightMask) else None
 
 
-def _own_class(layer: nn.Module) -> None:
+def own_class(layer: nn.Module) -> None:
     """Give a masked layer a class of its own.
 
     torch keeps the masked weight as a property of a class that copies of the layer share, and removes
@@ -163,12 +174,20 @@ def _check(model: nn.Module, layers: Mapping[str, Any], name: str, mask: Tensor)
         raise BadInput(
             f"the mask of {name!r} has the wrong shape", expected=tuple(layer.weight.shape), got=tuple(mask.shape)
         )
-    if _mask_of(layer) is not None:
-        return
+    if mask_of(layer) is None:
+        check_plain(model, name, layer)
+
+
+def check_plain(model: nn.Module, name: str, layer: Any) -> None:
+    """Refuse a weight that is parametrized already, or shared by several layers.
+
+    Raises:
+        BadInput: it is.
+    """
     if parametrize.is_parametrized(layer, "weight"):
         raise BadInput(
             f"the weight {name!r} is already parametrized",
-            do="Take that off first, with torch.nn.utils.parametrize.remove_parametrizations.",
+            do="Settle learned masks; take anything else off with torch.nn.utils.parametrize.remove_parametrizations.",
         )
     names = [other for other, p in model.named_parameters(remove_duplicate=False) if p is layer.weight]
     places = {id(model.get_submodule(other.rpartition(".")[0])) for other in names}
