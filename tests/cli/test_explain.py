@@ -21,6 +21,7 @@ from spurless.explain import all_maps
 from spurless.explain.pictures import chosen
 from spurless.explain.tiles import GAP, HEADING
 from spurless.methods.masktune import MaskTuneConfig, hot
+from spurless.metrics.spuriousness import spuriousness
 from spurless.models import build
 from spurless.models.weights import save_weights
 
@@ -128,3 +129,33 @@ def test_help_teaches(cli: Cli) -> None:
     assert said.status == 0
     for words in ("--before", "--layer", "spurless explain tuned.safetensors --before erm.safetensors", "maps.html"):
         assert words in " ".join(said.out.split())
+
+
+def test_neurons_are_shown_label_by_label(cli: Cli, here: Path, weights: tuple[Path, Path]) -> None:
+    said = cli("explain", weights[0], *DIGITS, "--neurons", "--part", "val", "--count", 2)
+    assert (said.status, said.err) == (0, "")
+    page = unescape((here / "maps.html").read_text())
+    data = load("patched-digits", seed=0)
+    model = open_model(weights[0], None, {}, data, 0)
+    assert isinstance(data.val.x, torch.Tensor)
+    with torch.no_grad():
+        features = torch.cat([model.eval().features(data.val.prepare(x)) for x in torch.split(data.val.x, 100)])
+    scores = spuriousness(features, data.val.y, model.head(features).argmax(dim=1), 2)
+    for label, name in enumerate(data.groups.labels):
+        if label in scores.skipped:
+            assert f"nothing but mistakes, with the label {name}" in page
+        else:
+            top = int(scores.delta[label].argmax())
+            assert f"Neurons and the label {name}" in page
+            assert re.search(rf"Feature {top}, suppressed: score", page)
+
+
+def test_rows_of_features_have_neurons_and_no_maps(cli: Cli, here: Path) -> None:
+    data = load("planted", n_train=200, n_val=200, n_test=200, seed=0)
+    save_weights(here / "rows.safetensors", build("linear", data, seed=1))
+    sizes = ("-D", "n_train=200", "-D", "n_val=200", "-D", "n_test=200")
+    said = cli("explain", "rows.safetensors", "--data", "planted", *sizes, "--neurons", "--device", "cpu")
+    assert said.status == 0
+    page = (here / "maps.html").read_text()
+    assert "Neurons and the label" in page
+    assert "<img" not in page.partition("<script")[0]

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from spurless.core.errors import BadInput
-from spurless.explain.tiles import DIM, HEADING, encode, glow, palette, rgb
+from spurless.explain.tiles import DIM, GAP, HEADING, encode, glow, palette, rgb
 
 
 def decoded(png: bytes) -> np.ndarray:
@@ -83,3 +83,18 @@ def test_every_column_has_its_heading_and_every_row_its_number() -> None:
     assert ink[HEADING : HEADING + 112].sum() < ink[HEADING + 120 :].sum()  # six digits have more ink than one
     assert edge < 80
     assert not ink[:, -3:].any()  # no heading is cut off
+
+
+def test_across_is_the_same_sheet_on_its_side() -> None:
+    generator = torch.Generator().manual_seed(0)
+    columns = {word: torch.randint(256, (3, 3, 8, 8), dtype=torch.uint8, generator=generator) for word in ("a", "b")}
+    upright, across = (decoded(encode(columns, ["0", "1", "2"], flag)) for flag in (False, True))
+    step = 112 + GAP
+
+    def tile(sheet: np.ndarray, row: int, column: int) -> np.ndarray:
+        top, left = HEADING + row * step, sheet.shape[1] - (column + 1) * step
+        return sheet[top : top + 112, left : left + 112]
+
+    for row in range(3):
+        for column in range(2):  # counted from the right, where the widths of the words play no part
+            assert np.array_equal(tile(upright, row, column), tile(across, 1 - column, 2 - row))

@@ -30,7 +30,7 @@ from spurless.cli.flags import (
 )
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.weights import open_model
-from spurless.core.errors import UnknownName
+from spurless.core.errors import BadInput, UnknownName
 from spurless.core.files import check_writable
 from spurless.core.options import pairs
 from spurless.core.progress import listening
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from spurless.core.figures import Picture
+    from spurless.core.figures import Picture, Section
     from spurless.data.grouped import Grouped, Splits
     from spurless.models.classifier import Classifier
     from spurless.train.run import Run
@@ -85,6 +85,15 @@ def explain(
             rich_help_panel=MAPS,
         ),
     ] = None,
+    neurons: Annotated[
+        bool,
+        typer.Option(
+            "--neurons",
+            help="Show which features tell mistakes from hits, label by label, and what activates them (NeuronTune).",
+            metavar="",
+            rich_help_panel=MAPS,
+        ),
+    ] = False,
     count: Annotated[int, typer.Option(help="Examples to show, at most.", min=1, rich_help_panel=OUTPUT)] = 12,
     part: Annotated[
         str, typer.Option(help="Split to show: train, val or test.", metavar="SPLIT", rich_help_panel=OUTPUT)
@@ -124,9 +133,8 @@ def explain(
       spurless explain runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
       spurless explain tuned.safetensors --before erm.safetensors --count 24
       spurless explain mine.safetensors --data birds/ --how gradcam --layer layer4
+      spurless explain mine.safetensors --data birds/ --neurons --part val
     """
-    from spurless.core.figures import Section
-    from spurless.explain.pictures import check_images, chosen
     from spurless.reporting import write_sections
     from spurless.train.config import TrainConfig
     from spurless.train.run import Engine, start
@@ -136,23 +144,59 @@ def explain(
     columns = Columns(label, attribute, split, features, file, root, text)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet)
     shown: Grouped = getattr(splits, part)
-    check_images(shown)
+    drawn = _is_drawn(shown, needed=not neurons)
     options = pairs(model_option, "--model-option")
     second = open_model(weights, model, options, splits, seed)
     first = second if before is None else open_model(before, model, options, splits, seed)
     run = start(Engine(device, workers=workers), seed, TrainConfig())
-    place: dict[str, Any] = {"device": run.device, "workers": workers}
     with progress_bar(quiet) as bar, listening(bar):
         after = None if before is None else second
-        index = chosen(first, after, shown, count, seed, **place)
-        pictures = list(_pictures(first, after, shown, index, Looking(how, layer), run))
+        sections = [_heat(first, after, splits, part, count, Looking(how, layer), run)] if drawn else []
+        sections += _neurons(first, shown, run) if neurons else []
     title = f"Where {weights.stem} looks" if before is None else f"Where {before.stem} and {weights.stem} look"
-    section = Section(
-        "Heat maps" if before is None else "Before and after",
-        _about(splits, part, index, before is not None, how),
-        pictures,
+    print(write_sections(out, title, sections).resolve())
+
+
+def _is_drawn(split: Grouped, needed: bool) -> bool:
+    """Return whether there are images to draw; refuse data without, where they are needed."""
+    from spurless.explain.pictures import check_images
+
+    try:
+        check_images(split)
+    except BadInput:
+        if needed:
+            raise
+        return False
+    return True
+
+
+def _heat(
+    first: Classifier, after: Classifier | None, splits: Splits, part: str, count: int, looking: Looking, run: Run
+) -> Section:
+    from spurless.core.figures import Section
+    from spurless.explain.pictures import chosen
+
+    shown: Grouped = getattr(splits, part)
+    index = chosen(first, after, shown, count, run.seeds.seed, device=run.device, workers=run.workers)
+    return Section(
+        "Heat maps" if after is None else "Before and after",
+        _about(splits, part, index, after is not None, looking.how),
+        list(_pictures(first, after, shown, index, looking, run)),
     )
-    print(write_sections(out, title, [section]).resolve())
+
+
+def _neurons(model: Classifier, split: Grouped, run: Run) -> list[Section]:
+    """Show which features are biased by the mistakes of a model on a split."""
+    from spurless.explain.neurons import neuron_sections
+    from spurless.metrics.spuriousness import Neurons, biased, spuriousness
+    from spurless.models.features import logits_of_features
+    from spurless.train.embed import features_of
+
+    features = features_of(model, split, run)
+    pred = logits_of_features(model, features).argmax(dim=1)
+    scores = spuriousness(features, split.y.cpu(), pred, len(split.groups.labels))
+    found = Neurons(scores, biased(scores), split.groups.labels, 1, ())
+    return neuron_sections(model.cpu(), split, found, features)
 
 
 def _check_words(how: str, part: str) -> None:

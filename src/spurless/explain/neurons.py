@@ -166,7 +166,7 @@ def distributions(values: Tensor, right: Tensor, title: str) -> Figure:
 
 
 def _images(model: Classifier, split: Grouped, rows: list[int], dim: int, title: str) -> Picture:
-    picture = contrast(model, split, rows, how=_draw(dim))
+    picture = contrast(model, split, rows, how=_draw(dim), across=True)
     return replace(picture, title=title, alt=f"{len(rows)} images, each beside the places that activate feature {dim}.")
 
 

@@ -35,6 +35,7 @@ def contrast(  # noqa: PLR0913 - a public door
     layer: str | None = None,
     device: torch.device | str | None = None,
     workers: int = 0,
+    across: bool = False,
 ) -> Picture:
     """Draw one row per example: the image, where ``before`` looked, what was hidden, and where ``after`` looked.
 
@@ -50,6 +51,7 @@ def contrast(  # noqa: PLR0913 - a public door
         layer: where it looks, as for :func:`spurless.explain.maps`.
         device: where the arithmetic is done; by default where each model is.
         workers: processes that read a streamed split.
+        across: a column per example instead of a row, for a few of them.
 
     Returns:
         A picture whose caption names the label and the predictions of each row.
@@ -75,7 +77,7 @@ def contrast(  # noqa: PLR0913 - a public door
     return Picture(
         title="Where the model looked" if after is None else "Where the model looked, before and after",
         caption="\n".join([*lines, "The lighter, the hotter; every map has its own scale."]),
-        png=encode(columns, [str(int(row)) for row in rows]),
+        png=encode(columns, [str(int(row)) for row in rows], across),
         alt=f"{len(rows)} row{'s' * (len(rows) > 1)} of {len(columns)} columns: {', '.join(columns)}. "
         "The caption says the label and the prediction of each row.",
     )

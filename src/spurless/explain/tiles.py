@@ -55,23 +55,34 @@ def palette(heat: Tensor) -> Tensor:
     return colours[i] + part * (colours[i + 1] - colours[i])
 
 
-def encode(columns: Mapping[str, Tensor], numbers: Sequence[str]) -> bytes:
-    """Put the columns side by side, with headings above and the number of each example before its row."""
+def encode(columns: Mapping[str, Tensor], numbers: Sequence[str], across: bool = False) -> bytes:
+    """Put the columns side by side, a row per example, with headings above and the number of each before its row.
+
+    ``across`` lays it on its side: a column per example.
+    """
+    tiles = [[images[i] for images in columns.values()] for i in range(len(numbers))]
+    if across:
+        return _sheet([list(row) for row in zip(*tiles, strict=True)], list(columns), numbers)
+    return _sheet(tiles, numbers, list(columns))
+
+
+def _sheet(tiles: Sequence[Sequence[Tensor]], before: Sequence[str], above: Sequence[str]) -> bytes:
+    """Draw rows of tiles with a word before each row and a word above each column."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(FONT)
-    size = _tile(tuple(next(iter(columns.values())).shape[2:]))
-    edge = 2 * GAP + max(round(font.getlength(number)) for number in numbers)
-    widths = [max(size[0], round(font.getlength(word))) + GAP for word in columns]
-    sheet = Image.new("RGB", (edge + sum(widths), HEADING + len(numbers) * (size[1] + GAP)), PAPER)
+    size = _tile(tuple(tiles[0][0].shape[1:]))
+    edge = 2 * GAP + max(round(font.getlength(word)) for word in before)
+    widths = [max(size[0], round(font.getlength(word))) + GAP for word in above]
+    sheet = Image.new("RGB", (edge + sum(widths), HEADING + len(before) * (size[1] + GAP)), PAPER)
     pen = ImageDraw.Draw(sheet)
-    for row, number in enumerate(numbers):
-        pen.text((edge - GAP, HEADING + row * (size[1] + GAP) + size[1] // 2), number, INK, font, anchor="rm")
+    for row, word in enumerate(before):
+        pen.text((edge - GAP, HEADING + row * (size[1] + GAP) + size[1] // 2), word, INK, font, anchor="rm")
     left = edge
-    for (word, tiles), width in zip(columns.items(), widths, strict=True):
+    for column, (word, width) in enumerate(zip(above, widths, strict=True)):
         pen.text((left, HEADING // 2), word, INK, font, anchor="lm")
         for row, tile in enumerate(tiles):
-            image = Image.fromarray(tile.permute(1, 2, 0).contiguous().numpy())
+            image = Image.fromarray(tile[column].permute(1, 2, 0).contiguous().numpy())
             way = Image.Resampling.NEAREST if size[0] >= image.width else Image.Resampling.LANCZOS
             sheet.paste(image.resize(size, way), (left, HEADING + row * (size[1] + GAP)))
         left += width
