@@ -35,7 +35,9 @@ def reproduce(
     for seed in range(first, first + (seeds or claim.seeds)):
         for name, cell in claim.cells.items():
             fitted = run_cell(cell, seed, engine, progress=progress)
-            records.append(replace(fitted.record, cell=f"{claim.id} {name}"))
+            more = claim.extra(fitted) if claim.extra is not None else {}
+            metrics = {**fitted.record.metrics, **more}
+            records.append(replace(fitted.record, cell=f"{claim.id} {name}", metrics=metrics))
             if out is not None:
                 append(out, records[-1])
     return judge(claim, records)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal, TypeAlias
 
 from spurless.bench.cell import Cell
+from spurless.bench.fitting import Fitted
 from spurless.core.errors import BadInput
 from spurless.core.records import Record
 
 Measure: TypeAlias = Callable[[Mapping[str, Record]], float]
 """From the records of one seed, by the names of the claim's cells, to one number."""
+
+Extra: TypeAlias = Callable[[Fitted], Mapping[str, float]]
+"""From a fitted model to numbers that its record does not hold, such as one of its weights."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,12 @@ class Claim:
     seeds: int
     cost: Literal["cpu", "gpu"]
     minutes: float
-    over: Literal["mean", "min", "max"] = "mean"
-    """How the seeds are put together: ``min`` for "on every seed at least"."""
+    over: Literal["mean", "median", "min", "max"] = "mean"
+    """How the seeds are put together: ``min`` for "on every seed at least", ``median`` where one may be far out."""
     needs: tuple[str, ...] = ()
     """Files that the data folder must hold."""
+    extra: Extra | None = None
+    """Adds to the metrics of every record, so that a claim is still judged by its records alone."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class Verdict:
             return float("nan")
         if self.claim.over == "mean":
             return sum(self.values) / len(self.values)
+        if self.claim.over == "median":
+            return median(self.values)
         return min(self.values) if self.claim.over == "min" else max(self.values)
 
     @property

@@ -1,0 +1,75 @@
+"""DCWP's claims: the weight ratio is in the record, agrees with the theory, and is judged by its rise."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from spurless.bench.claims import CLAIMS, Verdict, judge
+from spurless.bench.claims.dcwp import AGREEMENTS, LINEAR_RATIO, ratio, rising
+from spurless.bench.fitting import Fitted, evaluate_given
+from spurless.bench.reproduce import reproduce
+from spurless.core.records import Record, read
+from spurless.data import load
+from spurless.metrics.shortcut_theory import Flow, weights_at
+from spurless.models import build
+from spurless.train.run import Engine
+
+SMALL = {"n_train": 2000, "n_val": 10, "n_test": 100}
+
+
+def record() -> Record:
+    data = load("linear-bits", **SMALL)
+    return evaluate_given("fresh", build("linear", data), data, engine=Engine("cpu"))
+
+
+def rows(*ratios: float) -> dict[str, Record]:
+    made = record()
+    return {f"p {p}": replace(made, metrics={"weight_ratio": r}) for p, r in zip(AGREEMENTS, ratios, strict=True)}
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts")
+def test_the_ratio_counts_where_it_rises() -> None:
+    assert rising(rows(0.1, 0.3, 0.8, 0.97)) == 0.97
+    assert rising(rows(0.1, 0.3, 0.8, 0.7)) == 0.7  # at the end one seed may fall
+    assert rising(rows(0.1, 0.3, 0.8, 0.2)) == 0.0
+    assert rising(rows(0.4, 0.3, 0.8, 0.97)) == 0.0
+    assert rising(rows(0.1, 0.9, 0.8, 0.97)) == 0.0
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts")
+def test_the_ratio_is_of_the_difference_of_the_rows() -> None:
+    data = load("linear-bits", **SMALL, spurious=3)
+    model = build("linear", data)
+    with torch.no_grad():
+        model.get_parameter("head.weight").copy_(torch.tensor([[-1.0, 0.0, 1.0, 0.0], [1.0, 3.0, 2.0, 2.0]]))
+    assert ratio(Fitted(model, evaluate_given("given", model, data, engine=Engine("cpu")))) == {"weight_ratio": 1.0}
+
+
+def test_the_number_is_in_the_records_and_they_alone_are_judged(tmp_path: Path) -> None:
+    epochs = 150
+    short = {
+        name: replace(cell, data_options={**cell.data_options, **SMALL}, train={**cell.train, "epochs": epochs})
+        for name, cell in LINEAR_RATIO.cells.items()
+    }
+    claim = replace(LINEAR_RATIO, cells=short)
+    verdict = reproduce(claim, seeds=2, engine=Engine("cpu"), out=tmp_path / "records.jsonl")
+    records = read(tmp_path / "records.jsonl")
+    assert judge(claim, records).values == verdict.values
+    assert all(value > 0.4 for value in verdict.values)  # so it rises on both seeds
+    for one in records:
+        p, found = one.data["options"]["p"], one.metrics["weight_ratio"]
+        # two rows of weights move twice as fast; where p is low, where they began is long forgotten
+        time = 2 * 0.1 * 2 * epochs
+        (invariant, spurious) = weights_at(Flow(p), [time], "logistic", step=0.2)[0].tolist()
+        if p == 0.6:
+            assert found == pytest.approx(spurious / invariant, rel=0.2)
+
+
+def test_seeds_are_put_together_by_their_median() -> None:
+    assert CLAIMS["dcwp/linear-ratio"] is LINEAR_RATIO
+    verdict = Verdict(LINEAR_RATIO, (0.9, 1.1, 9.0))
+    assert verdict.ours == 1.1
+    assert verdict.holds
+    assert not Verdict(LINEAR_RATIO, (0.5, 0.6, 9.0)).holds
