@@ -10,6 +10,7 @@ from spurless.cli.weights import open_model, refuse_selector
 from spurless.core.errors import BadInput
 from spurless.data.planted import PlantedConfig, planted
 from spurless.methods.deep_gamblers import attach_reservation
+from spurless.methods.disent import disentangled
 from spurless.methods.selectivenet import attach_gate
 from spurless.models.classifier import Classifier
 
@@ -50,3 +51,11 @@ def test_a_selector_comes_with_its_weights_and_is_not_trained_on(tmp_path: Path,
     assert torch.equal(*both)
     with pytest.raises(BadInput, match=r"have a selector, which would no longer fit"):
         refuse_selector(path)
+
+
+def test_a_model_with_two_encoders_is_built_with_both(tmp_path: Path) -> None:
+    twins = disentangled(sp.build("mlp", DATA, width=5, seed=3))
+    opened = open_model(saved(tmp_path / "twins.safetensors", twins), None, {}, DATA, seed=0)
+    x = torch.randn(4, 2)
+    assert opened.name == "mlp, two encoders"
+    assert torch.equal(opened.eval()(x), twins.eval()(x))

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from spurless.cli.sources import build_model
 from spurless.core.errors import BadInput
+from spurless.core.seeds import Seeds
 
 if TYPE_CHECKING:
     from spurless.data.grouped import Splits
     from spurless.models.classifier import Classifier
+
+TWO = ", two encoders"
+"""What DisEnt adds to the name of the model that it was given."""
 
 
 def open_model(weights: Path, model: str | None, options: Mapping[str, Any], splits: Splits, seed: int) -> Classifier:
@@ -27,7 +31,13 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):
         raise BadInput("the file does not say which model it belongs to", where=weights, do="Pass --model NAME.")
     said = {} if model else _options_of(info)
-    built = build_model(chosen, splits, seed, {**said, **options})
+    name, twins = chosen.removesuffix(TWO), chosen.endswith(TWO)
+    built = build_model(name, splits, seed, {**said, **options})
+    if twins:
+        from spurless.methods.disent import disentangled
+
+        with Seeds().borrowed("head"):  # overwritten at once
+            built = disentangled(built)
     _attach_selector(weights, built)
     load_weights(weights, built)
     return built
@@ -45,7 +55,6 @@ def refuse_selector(weights: Path) -> None:
 
 def _attach_selector(weights: Path, model: Classifier) -> None:
     """Give a model the selector that its weights have: its kind and width are in the names and shapes of the file."""
-    from spurless.core.seeds import Seeds
     from spurless.methods.deep_gamblers import attach_reservation
     from spurless.methods.selectivenet import attach_gate
 

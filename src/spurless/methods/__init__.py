@@ -18,15 +18,19 @@ from spurless.methods.balancing import (
 from spurless.methods.base import Info, Method
 from spurless.methods.deep_gamblers import DeepGamblers
 from spurless.methods.dfr import DFR
+from spurless.methods.disent import DisEnt
+from spurless.methods.end import EnD
 from spurless.methods.erm import ERM
 from spurless.methods.group_dro import GroupDRO
 from spurless.methods.head_tuning import ClassBalancedHead
 from spurless.methods.jtt import JTT
 from spurless.methods.jtt_head import JTTHead
+from spurless.methods.lff import LfF
 from spurless.methods.masktune import MaskTune
 from spurless.methods.neurontune import NeuronTune
 from spurless.methods.one_sided import OneSided
 from spurless.methods.randmask import RandMask
+from spurless.methods.rebias import ReBias
 from spurless.methods.selectivenet import SelectiveNet
 from spurless.methods.self_tuning import Self
 
@@ -38,6 +42,9 @@ METHODS: dict[str, type[Method]] = {
         ClassResample,
         ClassSubsample,
         JTT,
+        LfF,
+        DisEnt,
+        ReBias,
         RandMask,
         MaskTune,
         ClassBalancedHead,
@@ -49,6 +56,7 @@ METHODS: dict[str, type[Method]] = {
         GroupResample,
         GroupSubsample,
         GroupDRO,
+        EnD,
         DFR,
         SelectiveNet,
         DeepGamblers,
