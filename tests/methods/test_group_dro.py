@@ -7,7 +7,7 @@ import torch
 
 from spurless.bench.fitting import fit
 from spurless.data.planted import PlantedConfig, planted
-from spurless.methods.group_dro import group_means, reweigh
+from spurless.methods.group_dro import GroupDRO, group_means, reweigh
 from spurless.models import build
 from spurless.train.run import Engine
 
@@ -57,3 +57,8 @@ def test_the_adjustment_favours_the_small_groups() -> None:
         for c in (0.0, 1e3)
     )
     assert plain.record.metrics["conflicting"] < 0.95 < adjusted.record.metrics["conflicting"]  # type: ignore[operator]
+
+
+def test_the_presets_are_those_of_the_scripts() -> None:
+    steps = {name: config.step_size for name, config in GroupDRO.presets.items()}
+    assert steps == {"waterbirds": 0.01, "celeba": 0.01, "multinli": 0.1, "planted": 0.1}

@@ -16,11 +16,14 @@ from spurless.methods.balancing import (
     GroupSubsample,
 )
 from spurless.methods.base import Info, Method
+from spurless.methods.cvar_dro import CVaRDRO
 from spurless.methods.deep_gamblers import DeepGamblers
 from spurless.methods.dfr import DFR
 from spurless.methods.disent import DisEnt
 from spurless.methods.end import EnD
 from spurless.methods.erm import ERM
+from spurless.methods.gc_dro import GCDRO
+from spurless.methods.greedy_dro import GreedyDRO
 from spurless.methods.group_dro import GroupDRO
 from spurless.methods.head_tuning import ClassBalancedHead
 from spurless.methods.jtt import JTT
@@ -41,6 +44,7 @@ METHODS: dict[str, type[Method]] = {
         ClassReweight,
         ClassResample,
         ClassSubsample,
+        CVaRDRO,
         JTT,
         LfF,
         DisEnt,
@@ -56,6 +60,8 @@ METHODS: dict[str, type[Method]] = {
         GroupResample,
         GroupSubsample,
         GroupDRO,
+        GreedyDRO,
+        GCDRO,
         EnD,
         DFR,
         SelectiveNet,

@@ -39,6 +39,9 @@ class GroupDROConfig:
 
 
 GROUP_DRO_WATERBIRDS = GroupDROConfig(step_size=0.01)
+GROUP_DRO_CELEBA = GroupDROConfig(step_size=0.01)
+"""As Zhou et al. run it beside GC-DRO, arXiv:2106.07171; so the next one."""
+GROUP_DRO_MULTINLI = GroupDROConfig(step_size=0.1)
 GROUP_DRO_PLANTED = GroupDROConfig(step_size=0.1)
 
 
@@ -48,7 +51,12 @@ class GroupDRO:
     info: ClassVar[Info] = Info(
         "group-dro", "Sagawa et al. 2020", "minimise the loss of the worst group", train_attributes=True
     )
-    presets: ClassVar[Mapping[str, GroupDROConfig]] = {"waterbirds": GROUP_DRO_WATERBIRDS, "planted": GROUP_DRO_PLANTED}
+    presets: ClassVar[Mapping[str, GroupDROConfig]] = {
+        "waterbirds": GROUP_DRO_WATERBIRDS,
+        "celeba": GROUP_DRO_CELEBA,
+        "multinli": GROUP_DRO_MULTINLI,
+        "planted": GROUP_DRO_PLANTED,
+    }
 
     def __init__(self, config: GroupDROConfig = GROUP_DRO_WATERBIRDS) -> None:
         self.config = config
