@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,12 +17,35 @@ from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, U
 from spurless.data.grouped import Splits
 from spurless.data.planted import PlantedConfig, planted
 from spurless.methods import METHODS, Info, Method, make_method, method_named
+from spurless.methods.base import declared
 from spurless.models import Classifier, build
 from spurless.train.config import TrainConfig
 from spurless.train.run import Engine, Run
 
 DATA = planted(PlantedConfig(n_train=96, n_val=64, n_test=64, agreement=0.8))
 PROTOCOL = Protocol(TrainConfig(epochs=2, batch_size=16, lr=0.1), engine=Engine("cpu"))
+
+HEAD = {"epochs": 2, "batches": 4}
+PRUNE = {"epochs": 3}
+MASK = {"prune_steps": 4, "prune_lr": 0.5, "steps": 4, "batch_size": 16}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "jtt": {"first_epochs": 1},
+    "dfr": {"refits": 2, "strengths": (1.0,)},
+    "class-balanced-head": HEAD,
+    "jtt-head": HEAD,
+    "self": {"n": 16, **HEAD},
+    "neurontune": HEAD,
+    "afr": {"steps": 5},
+    "mrm": MASK,
+    "avp": PRUNE,
+    "random-prune": PRUNE,
+    "magnitude-prune": PRUNE,
+    "dcwp": {"mining": {"steps": 4, "batch_size": 16}, "lr": 0.1, **MASK},
+}
+"""Small, so that the whole table is run in seconds."""
+
+NO_METHODS = {"__init__", "base", "mining", "alignment", "subnetwork", "pruning_loop"}
+"""Files that methods are made with."""
 
 every_method = pytest.mark.parametrize("name", list(METHODS))
 
@@ -36,9 +59,12 @@ def quietly() -> Iterator[None]:
 
 
 def run(name: str, data: Splits = DATA, seed: int = 0) -> Fitted:
-    options = {"first_epochs": 1} if name == "jtt" else {"refits": 2, "strengths": (1.0,)} if name == "dfr" else {}
     with quietly():
-        return fit_under(PROTOCOL, make_method(name, **options), build("linear", data, seed=seed), data, seed)
+        return fit_under(PROTOCOL, small(name), build("linear", data, seed=seed), data, seed)
+
+
+def small(name: str) -> Method:
+    return make_method(name, **OPTIONS.get(name, {}))
 
 
 def weights(model: nn.Module) -> Tensor:
@@ -58,7 +84,7 @@ def test_same_seed_same_weights_and_another_seed_others(name: str) -> None:
 def test_the_seed_of_the_run_reaches_the_training_of_a_given_model(name: str) -> None:
     model = build("linear", DATA)
     with quietly():
-        one, other = (fit_under(PROTOCOL, make_method(name), model, DATA, seed) for seed in (0, 1))
+        one, other = (fit_under(PROTOCOL, small(name), model, DATA, seed) for seed in (0, 1))
     assert not torch.equal(weights(one.model), weights(other.model))
 
 
@@ -70,7 +96,7 @@ def test_does_not_disturb_the_data_the_model_or_the_global_generator(name: str) 
     torch.manual_seed(7)
     state = torch.get_rng_state()
     with quietly():
-        fit_under(PROTOCOL, make_method(name), model, DATA, 3)
+        fit_under(PROTOCOL, small(name), model, DATA, 3)
     assert DATA.fingerprint() == before
     assert torch.equal(weights(model), given)
     assert torch.equal(torch.get_rng_state(), state)
@@ -103,12 +129,21 @@ def test_refuses_data_without_the_attributes_it_asks_for(name: str) -> None:
 
 @every_method
 def test_the_record_says_which_labels_were_used(name: str) -> None:
-    info, used = METHODS[name].info, run(name).record.supervision
+    info, used = declared(small(name)), run(name).record.supervision
     assert used == {
         "train_attributes": info.train_attributes,
         "val_labels": info.val_labels,
         "val_attributes": info.val_attributes,
     }
+
+
+@every_method
+def test_a_configuration_never_uses_more_than_the_method_declares(name: str) -> None:
+    most = METHODS[name].info
+    for preset in METHODS[name].presets:
+        info = declared(make_method(name, preset))
+        for use in ("train_attributes", "val_labels", "val_attributes"):
+            assert getattr(info, use) <= getattr(most, use)
 
 
 @every_method
@@ -188,7 +223,7 @@ def test_selection_by_groups_shows_the_method_a_score_and_no_attribute() -> None
 
 
 def test_every_file_is_in_the_table() -> None:
-    files = {path.stem for path in Path(spurless.methods.__path__[0]).glob("*.py")} - {"__init__", "base"}
+    files = {path.stem for path in Path(spurless.methods.__path__[0]).glob("*.py")} - NO_METHODS
     assert files == {method.__module__.rpartition(".")[2] for method in METHODS.values()}
 
 

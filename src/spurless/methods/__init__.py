@@ -17,6 +17,7 @@ from spurless.methods.balancing import (
 )
 from spurless.methods.base import Info, Method
 from spurless.methods.cvar_dro import CVaRDRO
+from spurless.methods.dcwp import DCWP
 from spurless.methods.deep_gamblers import DeepGamblers
 from spurless.methods.dfr import DFR
 from spurless.methods.disent import DisEnt
@@ -30,6 +31,7 @@ from spurless.methods.jtt import JTT
 from spurless.methods.jtt_head import JTTHead
 from spurless.methods.lff import LfF
 from spurless.methods.masktune import MaskTune
+from spurless.methods.mrm import MRM
 from spurless.methods.neurontune import NeuronTune
 from spurless.methods.one_sided import OneSided
 from spurless.methods.randmask import RandMask
@@ -51,6 +53,8 @@ METHODS: dict[str, type[Method]] = {
         ReBias,
         RandMask,
         MaskTune,
+        MRM,
+        DCWP,
         ClassBalancedHead,
         AFR,
         Self,

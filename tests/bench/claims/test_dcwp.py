@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from spurless.bench.claims import CLAIMS, Verdict, judge
-from spurless.bench.claims.dcwp import AGREEMENTS, LINEAR_RATIO, ratio, rising
+from spurless.bench.claims.dcwp import AGREEMENTS, COLORED_DIGITS, LINEAR_RATIO, gain, ratio, rising
 from spurless.bench.fitting import Fitted, evaluate_given
 from spurless.bench.reproduce import reproduce
 from spurless.core.records import Record, read
 from spurless.data import load
+from spurless.methods import make_method
 from spurless.metrics.shortcut_theory import Flow, weights_at
 from spurless.models import build
 from spurless.train.run import Engine
@@ -73,3 +74,26 @@ def test_seeds_are_put_together_by_their_median() -> None:
     assert verdict.ours == 1.1
     assert verdict.holds
     assert not Verdict(LINEAR_RATIO, (0.5, 0.6, 9.0)).holds
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts")
+def test_the_gain_is_in_points_over_erm_and_a_missing_number_is_none() -> None:
+    made = record()
+    rows = {name: replace(made, metrics={"unbiased": value}) for name, value in (("dcwp", 0.9), ("erm", 0.7))}
+    assert gain(rows) == pytest.approx(20.0)
+    rows["erm"] = replace(made, metrics={"unbiased": None})
+    assert gain(rows) != gain(rows)
+
+
+def test_erm_has_as_many_steps_as_all_stages_together() -> None:
+    cells = COLORED_DIGITS.cells
+    config = make_method("dcwp", cells["dcwp"].preset).config
+    stages = cells["dcwp"].train["steps"] + config.mining.steps + config.prune_steps + config.steps
+    assert stages == cells["erm"].train["steps"] == cells["erm, 10 times the rate"].train["steps"]
+    mrm = make_method("mrm", cells["mrm"].preset).config
+    assert 2 * cells["mrm"].train["steps"] + mrm.prune_steps == stages
+    batches = {config.batch_size, config.mining.batch_size, *(cell.train["batch_size"] for cell in cells.values())}
+    assert len(batches) == 1
+    for name, cell in cells.items():
+        assert (cell.dataset, cell.model, cell.data_options) == ("colored-digits", "pooled-cnn", {"conflicting": 0.1})
+        assert name.startswith("erm") or make_method(cell.method, cell.preset, **cell.method_options)

@@ -1,0 +1,119 @@
+"""MRM: the initial weights under the mask, trained as the whole net was."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spurless.bench.fitting import Fitted, fit
+from spurless.core.errors import BadInput
+from spurless.data import load
+from spurless.data.grouped import Splits
+from spurless.methods import make_method, mrm
+from spurless.methods.mrm import MRM
+from spurless.methods.subnetwork import reset
+from spurless.models import Classifier, build
+from spurless.models.masks import weight_masks
+from spurless.train.run import Engine
+
+pytestmark = pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")  # tiny runs predict one class
+CPU = Engine("cpu")
+TRAIN = {"steps": 30, "batch_size": 64, "lr": 0.05}
+SMALL: dict[str, Any] = {"prune_steps": 20, "prune_lr": 0.2, "batch_size": 32}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Splits:
+    data = load("colored-digits", conflicting=0.1, size=16, seed=0)
+    return replace(data, train=data.train.select(torch.arange(0, 1000, 2)))
+
+
+def net(data: Splits) -> Classifier:
+    return build("pooled-cnn", data, channels="8,16")
+
+
+def run(data: Splits, model: Classifier | None = None, **options: Any) -> Fitted:
+    given = net(data) if model is None else model
+    return fit("mrm", given, data, train=TRAIN, engine=CPU, **{**SMALL, **options})
+
+
+def last_step(fitted: Fitted) -> int:
+    return max(int(row["step"]) for row in fitted.record.history if row["stage"] == "retrain")
+
+
+def test_it_goes_back_to_the_initial_weights_and_the_zeros_stay(
+    digits: Splits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def noted(model: Classifier, *rest: Any) -> Classifier:
+        seen["mask"] = weight_masks(model)
+        seen["reset"] = again = reset(model, *rest)
+        seen["weights"] = {name: p.detach().clone() for name, p in again.named_parameters()}
+        return again
+
+    monkeypatch.setattr(mrm, "reset", noted)
+    fitted = run(digits)
+    initial = dict(net(digits).named_parameters())
+    for name, p in seen["weights"].items():
+        assert torch.equal(p, initial[name.replace("parametrizations.", "").replace(".original", "")])
+    for name, keep in seen["mask"].items():
+        assert not fitted.model.get_parameter(name)[~keep].any()
+        assert not torch.equal(fitted.model.get_parameter(name)[keep], initial[name][keep])
+    assert 0 < fitted.explanation.sparsity < 1
+    assert fitted.explanation.mined is None
+    assert list(dict.fromkeys(row["stage"] for row in fitted.record.history)) == [
+        "erm",
+        "prune",
+        "retrain",
+        "subnetwork",
+    ]
+
+
+def test_it_is_trained_as_long_as_the_whole_net_unless_told(digits: Splits) -> None:
+    assert last_step(run(digits)) == 30
+    assert last_step(run(digits, steps=7)) == 7
+
+
+def test_without_a_reset_it_goes_on_from_the_trained_weights(digits: Splits) -> None:
+    trained = fit("erm", net(digits), digits, train=TRAIN, engine=CPU).model
+    with pytest.raises(BadInput, match=r"the initial weights are not known.*use reset=False"):
+        run(digits, trained)
+    kept = run(digits, trained, reset=False, steps=1)
+
+    def far(a: Classifier, b: Classifier) -> float:
+        def flat(model: Classifier) -> Tensor:
+            return torch.cat([p.detach()[p != 0] for p in model.parameters() if p.dim() > 1])
+
+        where = [p != 0 for p in a.parameters() if p.dim() > 1]
+        others = [p.detach()[w] for p, w in zip((p for p in b.parameters() if p.dim() > 1), where, strict=True)]
+        return float((flat(a) - torch.cat(others)).norm())
+
+    assert far(kept.model, trained) < 0.2 * far(kept.model, net(digits))
+
+
+def test_the_mask_is_learned_from_all_examples_alike(digits: Splits) -> None:
+    # DCWP with nothing of its own learns the same mask: other draws, but the same rule; so only roughly as sparse
+    plain = {"upweight": 1.0, "prune_upweight": 1.0, "align": 0.0, "prune_align": 0.0, "steps": 1}
+    twin = fit(
+        "dcwp", net(digits), digits, train=TRAIN, engine=CPU, mining={"steps": 5, "how": "early"}, **{**SMALL, **plain}
+    )
+    assert run(digits).explanation.sparsity == pytest.approx(twin.explanation.sparsity, abs=0.03)
+
+
+def test_the_presets_are_those_of_the_comparison_in_dcwp() -> None:
+    assert make_method("mrm").config.sparsity == 1e-8
+    assert make_method("mrm").config.steps is None
+    assert (MRM.presets["corrupted-cifar10"].sparsity, MRM.presets["corrupted-cifar10"].steps) == (1e-9, 20_000)
+    assert MRM.presets["bffhq"].sparsity == 1e-9
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"steps": 0}, "MRM's steps must be at least 1"), ({"prune_steps": 0}, "MRM's prune_steps must be at least 1")],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        make_method("mrm", **options)

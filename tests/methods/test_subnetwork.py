@@ -1,0 +1,198 @@
+"""Subnetwork: logits move and weights do not, the last mask is the one, and what is told of it is true."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spurless.core.errors import BadInput
+from spurless.data.grouped import Batch, Splits
+from spurless.data.loader import weighted
+from spurless.data.planted import PlantedConfig, planted
+from spurless.methods.erm import mean_loss
+from spurless.methods.subnetwork import (
+    LOOKS,
+    Look,
+    Penalty,
+    Subnetwork,
+    check_learning,
+    finished,
+    learn_mask,
+    per_look,
+    reset,
+)
+from spurless.models import Classifier, build
+from spurless.models.masks import weight_masks
+from spurless.train.checkpoint import Checkpoints
+from spurless.train.config import TrainConfig
+from spurless.train.evaluate import evaluate
+from spurless.train.run import Engine, Run, start
+
+DATA = planted(PlantedConfig(n_train=200, n_val=64, n_test=64))
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The fields that a configuration needs."""
+
+    squashed: bool = False
+    init: float = 0.5
+    tau: float = 1.0
+    penalty: Penalty = "signed"
+    sparsity: float = 1e-8
+    prune_steps: int = 40
+    prune_lr: float = 0.05
+    batch_size: int = 32
+
+
+def net(data: Splits = DATA) -> Classifier:
+    return build("mlp", data, width=8)
+
+
+def a_run(folder: Path | None = None) -> Run:
+    run = start(Engine("cpu"), 0, TrainConfig(clip=1e-9, weight_decay=0.5))  # neither may reach the logits
+    run.checkpoints = None if folder is None else Checkpoints(folder, "key", seconds=0.0)
+    return run
+
+
+def learn(
+    model: Classifier, config: Learning, run: Run, mined: Tensor | None = None, data: Splits = DATA
+) -> tuple[Look, ...]:
+    drawn = per_look(config.prune_steps, config.batch_size)
+    order = weighted(torch.ones(len(data.train)), run.seeds.child("prune"), drawn)
+    return learn_mask(model, data.train, order, mean_loss, config, run, mined)
+
+
+def nothing(model: nn.Module, batch: Batch) -> Tensor:
+    loss: Tensor = model(batch.x).sum() * 0
+    return loss
+
+
+def test_the_mask_is_learned_and_no_weight_moves() -> None:
+    model, run = net(), a_run()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    learn(model, Learning(), run)
+    masks = weight_masks(model)
+    assert 0 < sum(int((~mask).sum()) for mask in masks.values()) < sum(mask.numel() for mask in masks.values())
+    for name, p in model.named_parameters():
+        plain = name.replace("parametrizations.", "").replace(".original", "")
+        assert torch.equal(p, before[plain])
+        assert p.requires_grad
+    assert [row["stage"] for row in run.history] == ["prune"] * LOOKS
+
+
+def test_a_penalty_that_is_all_that_counts_prunes_everything_in_steps_of_the_rate() -> None:
+    config = Learning(sparsity=1e3, prune_steps=40)  # far above the epsilon: 0.05 a step, from 0.5
+    model, run = net(), a_run()
+    order = weighted(torch.ones(len(DATA.train)), run.seeds, per_look(40, 32))
+    looks = learn_mask(model, DATA.train, order, nothing, config, run)
+    assert {look.step: look.sparsity for look in looks}[8] == 0.0
+    assert {look.step: look.sparsity for look in looks}[12] == 1.0
+    # Adam's epsilon against lambda is the schedule: at equal size, half of the rate
+    model, run = net(), a_run()
+    looks = learn_mask(model, DATA.train, order, nothing, replace(config, sparsity=1e-8), run)
+    shares = {look.step: look.sparsity for look in looks}
+    assert shares[16] == 0.0
+    assert shares[24] == 1.0
+
+
+@pytest.mark.parametrize("penalty", ["absolute", "expected"])
+def test_the_other_penalties_do_what_they_are_for(penalty: Penalty) -> None:
+    run, model = a_run(), net()
+    order = weighted(torch.ones(len(DATA.train)), run.seeds, per_look(40, 32))
+    config = Learning(penalty=penalty, sparsity=1e3, prune_lr=0.04)
+    last = learn_mask(model, DATA.train, order, nothing, config, run)[-1].sparsity
+    assert (last == 1.0) if penalty == "expected" else (last < 1.0)  # the one goes on, the other turns at 0
+
+
+def test_what_is_told_is_true() -> None:
+    mined, run, model = DATA.train.a != DATA.train.y, a_run(), net()
+    looks = learn(model, Learning(), run, mined)
+    assert [look.step for look in looks] == list(range(4, 41, 4))
+    rows = [row for row in run.history if row["stage"] == "prune"]
+    assert [row["sparsity"] for row in rows] == [look.sparsity for look in looks]
+    assert "score" not in rows[0]
+    assert rows[0]["loss"] > 0
+    masks = torch.cat([mask.flatten() for mask in weight_masks(model).values()])
+    assert looks[-1].sparsity == pytest.approx(float((~masks).double().mean()))  # the last one is kept
+    for part, told in ((mined, looks[-1].mined), (~mined, looks[-1].others)):
+        assert told == pytest.approx(evaluate(model, DATA.train.select(part)).average)
+    model = finished(model, None, looks, run)
+    found = run.explanation
+    assert isinstance(found, Subnetwork)
+    assert found.sparsity == pytest.approx(looks[-1].sparsity)
+    zeros = {name: float((p == 0).double().mean()) for name, p in model.named_parameters() if p.dim() > 1}
+    assert found.layers == pytest.approx(zeros)
+
+
+def test_without_mined_examples_there_is_no_accuracy_of_them() -> None:
+    assert {look.mined for look in learn(net(), Learning(), a_run())} == {None}
+
+
+def test_no_criterion_decides_which_mask_is_kept() -> None:
+    run = a_run()
+    run.score = lambda _: 1 / 0  # asked by nobody
+    model, plain = net(), net()
+    learn(model, Learning(), run)
+    learn(plain, Learning(), a_run())
+    assert all(map(torch.equal, weight_masks(model).values(), weight_masks(plain).values()))
+
+
+@pytest.mark.parametrize("steps", [1, 9, 19, 20, 29])
+def test_any_number_of_steps_has_its_looks(steps: int) -> None:
+    looks = learn(net(), Learning(prune_steps=steps), a_run())
+    assert looks[-1].step == steps
+    assert len(looks) < 2 * LOOKS
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+def test_a_killed_run_goes_on_to_the_same_mask_and_tells_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, kept = net(), DATA.train.a != DATA.train.y
+    looks = learn(whole, Learning(), a_run(), kept)
+
+    def kill(*said: object) -> None:
+        if said[2] == 23:  # the step
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "tell", kill)
+        with pytest.raises(Killed):
+            learn(net(), Learning(), a_run(tmp_path), kept)
+    model, run = net(), a_run(tmp_path)
+    assert learn(model, Learning(), run, kept) == looks
+    assert len(run.history) == LOOKS
+    assert all(map(torch.equal, model.state_dict().values(), whole.state_dict().values()))
+
+
+def test_a_reset_model_has_the_initial_weights_and_the_mask() -> None:
+    model, run, untrained = net(), a_run(), build("mlp", DATA, seed=5, width=8)
+    learn(model, Learning(), run)
+    with pytest.raises(BadInput, match=r"the initial weights are not known.*untrained model, or use reset=False"):
+        reset(model, run)
+    run.fresh = lambda: build("mlp", DATA, seed=5, width=8)
+    again = reset(model, run)
+    assert all(map(torch.equal, weight_masks(again).values(), weight_masks(model).values()))
+    first = again.get_parameter("backbone.1.parametrizations.weight.original")
+    assert torch.equal(first, untrained.get_parameter("backbone.1.weight"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prune_steps": 0}, "Who's prune_steps must be at least 1"),
+        ({"batch_size": 0}, "Who's batch_size must be at least 1"),
+        ({"prune_lr": 0.0}, "Who's prune_lr must be above 0"),
+        ({"tau": -1.0}, "Who's tau must be above 0"),
+        ({"sparsity": -1e-8}, "Who's sparsity must not be negative"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, float], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        check_learning(Learning(**options), "Who")  # type: ignore[arg-type]
