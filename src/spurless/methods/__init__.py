@@ -7,6 +7,7 @@ from typing import Any
 from spurless.core.errors import UnknownName
 from spurless.core.options import configure
 from spurless.methods.afr import AFR
+from spurless.methods.avp import AVP
 from spurless.methods.balancing import (
     ClassResample,
     ClassReweight,
@@ -34,6 +35,7 @@ from spurless.methods.masktune import MaskTune
 from spurless.methods.mrm import MRM
 from spurless.methods.neurontune import NeuronTune
 from spurless.methods.one_sided import OneSided
+from spurless.methods.prune_baselines import MagnitudePrune, RandomPrune
 from spurless.methods.randmask import RandMask
 from spurless.methods.rebias import ReBias
 from spurless.methods.selectivenet import SelectiveNet
@@ -55,6 +57,9 @@ METHODS: dict[str, type[Method]] = {
         MaskTune,
         MRM,
         DCWP,
+        AVP,
+        RandomPrune,
+        MagnitudePrune,
         ClassBalancedHead,
         AFR,
         Self,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from spurless.bench.claims import dcwp, masktune, neurontune, theory
+from spurless.bench.claims import avp, dcwp, masktune, neurontune, theory
 from spurless.bench.claims.base import Bar, Claim, Verdict, judge
 from spurless.core.errors import UnknownName
 
-CLAIMS: dict[str, Claim] = {claim.id: claim for paper in (theory, masktune, neurontune, dcwp) for claim in paper.CLAIMS}
+CLAIMS: dict[str, Claim] = {
+    claim.id: claim for paper in (theory, masktune, neurontune, dcwp, avp) for claim in paper.CLAIMS
+}
 
 
 def claim_named(name: str) -> Claim:
