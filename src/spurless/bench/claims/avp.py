@@ -28,7 +28,7 @@ OVERFIT: dict[str, Any] = {
     "stop_accuracy": 1.0,
 }
 EARLY = {**OVERFIT, "epochs": 300}
-"""More than enough: validation is at its best within the first hundred."""
+"""Enough: over 900 epochs and more of seed 0, validation is at its best in the eighth, on both sets."""
 
 
 def obedience(fitted: Fitted) -> Mapping[str, float]:
