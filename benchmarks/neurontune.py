@@ -35,8 +35,8 @@ from spurless.train.run import Engine
 
 GROUPS = Groups(("no", "yes"), ("left", "right"))
 LARGE = (162_770, 19_867, 2_048)
-SMALL = (1_000, 500)
-SHORT: dict[str, Any] = {"epochs": 3, "batches": 6, "batch_size": 128}
+SMALL = (1_000, 250)
+SHORT: dict[str, Any] = {"epochs": 12, "batches": 4, "batch_size": 128}
 
 
 def split(x: Tensor, generator: torch.Generator) -> Grouped:

@@ -8,6 +8,8 @@ from torch import Tensor
 from spurless.core.errors import BadInput
 from spurless.data.grouped import Grouped, Input, Source, Splits
 
+CHUNK = 4096  # examples that are looked through together
+
 
 def checked(split: Grouped, where: str) -> Grouped:
     """Return the split if it can be trained on; say what is wrong otherwise."""
@@ -31,7 +33,8 @@ def checked(split: Grouped, where: str) -> Grouped:
         )
     _check_attributes(split, where)
     if isinstance(split.x, Tensor) and split.x.is_floating_point():
-        broken = (~split.x.flatten(1).isfinite().all(dim=1)).nonzero().flatten()
+        fine = [part.flatten(1).isfinite().all(dim=1) for part in torch.split(split.x, CHUNK)]  # copies come in parts
+        broken = (~torch.cat(fine)).nonzero().flatten()
         if len(broken):
             raise BadInput(
                 f"{len(broken)} examples hold NaN or infinite features, the first is example {int(broken[0])}",

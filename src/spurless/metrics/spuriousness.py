@@ -20,6 +20,8 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput
 
+CHUNK = 256  # features that are sorted together
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -175,9 +177,14 @@ def sfit(scores: Scores) -> float:
 
 def _ranked(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the values of every feature in ascending order, ``(d, n)``, and at which place each example lies."""
-    values, order = rows.T.contiguous().sort(dim=1)
-    places = torch.arange(order.shape[1], dtype=torch.int32, device=rows.device).expand_as(order)
-    return values, torch.empty_like(order, dtype=torch.int32).scatter_(1, order, places)
+    columns = rows.T.contiguous()
+    ranks = torch.empty_like(columns, dtype=torch.int32)
+    places = torch.arange(columns.shape[1], dtype=torch.int32, device=rows.device)
+    for part, rank in zip(torch.split(columns, CHUNK), torch.split(ranks, CHUNK), strict=True):
+        values, order = part.sort(dim=1)  # the order takes twice the room of the values: some features at a time
+        part.copy_(values)
+        rank.scatter_(1, order, places.expand_as(order))
+    return columns, ranks
 
 
 def _difference(values: Tensor, ranks: Tensor, wrong: Tensor) -> Tensor:
