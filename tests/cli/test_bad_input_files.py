@@ -171,10 +171,10 @@ def test_output_that_cannot_be_written_is_one_line(here: Path) -> None:
 
 
 def test_unknown_method_in_a_process_of_its_own_leaves_status_two_and_one_line(here: Path) -> None:
-    said = _spurless(here, "fit", "emr")
+    said = _spurless(here, "fit", "ermm")
     assert said.returncode == 2
     assert said.stdout == ""
-    assert said.stderr.startswith("spurless: No method is called 'emr'. Did you mean 'erm'? Known: ")
+    assert said.stderr.startswith("spurless: No method is called 'ermm'. Did you mean 'erm'? Known: ")
     assert said.stderr.count("\n") == 1
 
 

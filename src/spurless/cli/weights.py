@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from spurless.cli.sources import build_model
 from spurless.core.errors import BadInput
-from spurless.core.seeds import Seeds
 
 if TYPE_CHECKING:
     from spurless.data.grouped import Splits
@@ -34,6 +33,7 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     name, twins = chosen.removesuffix(TWO), chosen.endswith(TWO)
     built = build_model(name, splits, seed, {**said, **options})
     if twins:
+        from spurless.core.seeds import Seeds
         from spurless.methods.disent import disentangled
 
         with Seeds().borrowed("head"):  # overwritten at once
@@ -55,6 +55,7 @@ def refuse_selector(weights: Path) -> None:
 
 def _attach_selector(weights: Path, model: Classifier) -> None:
     """Give a model the selector that its weights have: its kind and width are in the names and shapes of the file."""
+    from spurless.core.seeds import Seeds
     from spurless.methods.deep_gamblers import attach_reservation
     from spurless.methods.selectivenet import attach_gate
 
