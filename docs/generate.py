@@ -173,10 +173,38 @@ def performance_page(folder: Path) -> str:
             header = ("way", "iterations per second", f"ratio to {next(iter(ways))}")
             parts += [f"## {work}", _table(header, rows), _made_by(record, "benchmarks/loop_overhead.py")]
     parts += _image_parts(folder)
+    parts += _last_layer_parts(folder)
     imports = json.loads((folder / "import_time.json").read_text(encoding="utf-8"))
     lines = [(f"`import {name}`", f"{value:.2f}") for name, value in imports["median seconds"].items()]
     parts += ["## Importing", _table(("what", "seconds"), lines), _made_by(imports, "benchmarks/import_time.py")]
     return _page(parts)
+
+
+def _last_layer_parts(folder: Path) -> list[str]:
+    """The store of features, and NeuronTune on features of the size of CelebA's."""
+    parts: list[str] = []
+    for path in sorted(folder.glob("embedding_*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rows = [
+            (way, f"{row['seconds']:.2f}", f"{row.get('peak_megabytes_after_batches', row['peak_megabytes']):,}")
+            for way, row in record["results"].items()
+        ]
+        size = f"{record['settings']['rows']:,} x {record['settings']['width']:,}"
+        header = ("way", "seconds", "peak MB, 8,000 random batches included where found again")
+        parts += [f"## Features of {size}, kept", _table(header, rows), _made_by(record, "benchmarks/embedding.py")]
+    for path in sorted(folder.glob("neurontune_*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        large, small = record["results"]["large"], record["results"]["small"]
+        parts += [
+            "## NeuronTune on 162,770 x 2,048 features",
+            f"{large['epochs']} epochs of 200 batches of 128: {large['tune_seconds']:.0f} s to tune, "
+            f"{large['identify_seconds']:.0f} s to identify on 19,867 examples before every epoch, "
+            f"{large['whole_seconds']:.0f} s in all; peak memory {large['peak_mb']:,.0f} MB. With a ResNet-18 at 64 "
+            f"pixels, {small['epochs']} epochs of {small['batches']} batches: features computed once are "
+            f"{small['ratio']:.1f} times as fast as features computed again in every epoch, in the same run.",
+            _made_by(record, "benchmarks/neurontune.py"),
+        ]
+    return parts
 
 
 def _image_parts(folder: Path) -> list[str]:
