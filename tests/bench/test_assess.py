@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from spurless.bench.assess import assess, circumstances, describe_data, describe_model
+from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped, Splits
 from spurless.metrics import METRICS
@@ -65,3 +65,13 @@ def test_the_circumstances_name_command_versions_and_machine(monkeypatch: pytest
     assert {"spurless", "python", "torch"} <= set(said["versions"])
     assert said["hardware"]["device"] == "cpu"
     assert said["time"].endswith("+00:00")
+
+
+def test_a_long_history_is_thinned_stage_by_stage_and_keeps_the_ends() -> None:
+    rows = [{"stage": "erm", "epoch": i} for i in range(7000)] + [{"stage": "tune", "epoch": i} for i in range(40)]
+    kept = thinned(rows)
+    erm = [row["epoch"] for row in kept if row["stage"] == "erm"]
+    assert 490 <= len(erm) <= 501
+    assert (erm[0], erm[-1]) == (0, 6999)
+    assert [row["epoch"] for row in kept if row["stage"] == "tune"] == list(range(40))
+    assert kept == tuple(sorted(kept, key=rows.index))  # in order

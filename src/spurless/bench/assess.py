@@ -6,6 +6,8 @@ import math
 import shlex
 import sys
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,26 @@ def assess(model: nn.Module, data: Splits, run: Run) -> tuple[dict[str, float | 
         "loss": float(nn.functional.cross_entropy(outputs, y)),
     }
     return {name: value if value == value else None for name, value in metrics.items()}, table
+
+
+def thinned(history: Sequence[dict[str, Any]], most: int = 500) -> tuple[dict[str, Any], ...]:
+    """Return at most about ``most`` rows of every stage, evenly spaced, its last among them: thousands are not read.
+
+    Example:
+        >>> rows = [{"stage": "train", "epoch": epoch} for epoch in range(1, 8)]
+        >>> [row["epoch"] for row in thinned(rows, most=3)]
+        [1, 4, 7]
+    """
+    sizes = Counter(row.get("stage") for row in history)
+    seen: Counter[Any] = Counter()
+    kept = []
+    for row in history:
+        stage = row.get("stage")
+        step, number = -(-sizes[stage] // most), seen[stage]
+        if number % step == 0 or number == sizes[stage] - 1:
+            kept.append(row)
+        seen[stage] += 1
+    return tuple(kept)
 
 
 def describe_data(data: Splits, fingerprint: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from spurless.bench.abstaining import assess_abstaining
-from spurless.bench.assess import assess, circumstances, describe_data, describe_model
+from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned
 from spurless.bench.rules import check_fit, check_labels, score_of, set_criterion
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
 from spurless.core.errors import BadInput, SpurlessWarning
@@ -169,7 +169,7 @@ def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits
         seconds={**run.seconds, "total": time.perf_counter() - begin},
         peak_memory=torch.cuda.max_memory_allocated(run.device) if run.device.type == "cuda" else None,
         warnings=(*data.notes, *heard),
-        history=tuple(run.history),
+        history=thinned(run.history),
         selective=selective,
         key=key,
         **circumstances(run.device),
