@@ -365,29 +365,6 @@ def test_of_several_builders_one_builds_and_the_others_wait(paths: list[Path], t
     assert names(folder, "lock") == names(folder, "part") == names(folder, "done") == []
 
 
-def test_a_lock_that_was_removed_lets_nobody_in_beside_its_successor(tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    path, entered = tmp_path / "x.lock", threading.Event()
-
-    def enter() -> None:
-        with cache._alone(path):
-            entered.set()
-
-    with path.open("w") as first:
-        fcntl.flock(first, fcntl.LOCK_EX)
-        waiting = threading.Thread(target=enter)
-        waiting.start()
-        assert not entered.wait(0.1)  # it waits for the first
-        path.unlink()
-        second = path.open("w")
-        fcntl.flock(second, fcntl.LOCK_EX)
-    assert not entered.wait(0.1)  # the first is free, and worth nothing
-    second.close()
-    waiting.join(20)
-    assert entered.is_set()
-    assert not path.exists()
-
-
 def test_builders_of_one_process_wait_for_each_other_too(paths: list[Path], tmp_path: Path) -> None:
     sources = [Counted(paths) for _ in range(4)]
     threads = [threading.Thread(target=decoded, args=(source, tmp_path / "c", 1)) for source in sources]

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -350,29 +349,6 @@ def test_of_several_processes_one_makes_the_pass_and_the_others_wait(tmp_path: P
     assert counts[-1] == 10
     assert all(count <= 1 for count in counts[:-1])  # the first batch says how wide the features are
     assert names(tmp_path / "store") == ["abc.json", "abc.rows"]
-
-
-def test_a_lock_that_was_removed_lets_nobody_in_beside_its_successor(tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    path, entered = tmp_path / "x.lock", threading.Event()
-
-    def enter() -> None:
-        with features._alone(path):
-            entered.set()
-
-    with path.open("w") as first:
-        fcntl.flock(first, fcntl.LOCK_EX)
-        waiting = threading.Thread(target=enter)
-        waiting.start()
-        assert not entered.wait(0.1)  # it waits for the first
-        path.unlink()
-        second = path.open("w")
-        fcntl.flock(second, fcntl.LOCK_EX)
-    assert not entered.wait(0.1)  # the first is free, and worth nothing
-    second.close()
-    waiting.join(20)
-    assert entered.is_set()
-    assert not path.exists()
 
 
 @always_kept

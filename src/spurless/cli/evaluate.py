@@ -12,7 +12,6 @@ import typer
 from spurless.cli.console import show_record
 from spurless.cli.flags import (
     ABSTAINING,
-    MODEL,
     OUTPUT,
     Coverage,
     CsvAttribute,
@@ -26,6 +25,7 @@ from spurless.cli.flags import (
     DataOption,
     Device,
     Json,
+    ModelOfWeights,
     ModelOption,
     Score,
     Seed,
@@ -59,12 +59,7 @@ def evaluate(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model that the weights belong to.", show_default="the one the file names", rich_help_panel=MODEL
-        ),
-    ] = None,
+    model: ModelOfWeights = None,
     model_option: ModelOption = [],
     coverage: Coverage = None,
     score: Score = "auto",

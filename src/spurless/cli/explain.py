@@ -11,7 +11,6 @@ import typer
 from spurless.cli.console import progress_bar
 from spurless.cli.data_facts import PARTS
 from spurless.cli.flags import (
-    MODEL,
     OUTPUT,
     CsvAttribute,
     CsvFeatures,
@@ -23,6 +22,7 @@ from spurless.cli.flags import (
     Data,
     DataOption,
     Device,
+    ModelOfWeights,
     ModelOption,
     Quiet,
     Seed,
@@ -107,12 +107,7 @@ def explain(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model that the weights belong to.", show_default="the one the file names", rich_help_panel=MODEL
-        ),
-    ] = None,
+    model: ModelOfWeights = None,
     model_option: ModelOption = [],
     seed: Seed = 0,
     device: Device = "auto",

@@ -97,6 +97,12 @@ ModelOption = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+ModelOfWeights = Annotated[
+    str | None,
+    typer.Option(
+        help="Model that the weights belong to.", show_default="the one the file names", rich_help_panel=MODEL
+    ),
+]
 MethodOption = Annotated[
     list[str],
     typer.Option(

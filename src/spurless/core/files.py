@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -63,3 +63,24 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Let one process in at a time, by a lock at ``path``.
+
+    It goes with its process, so that a dead one holds nobody up.
+    """
+    while True:
+        with path.open("w") as lock:
+            with suppress(ImportError, OSError):  # Windows and some network drives know none: both write the same
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock.fileno()).st_nlink:  # else the one before removed it, and its successor counts
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):
+                        path.unlink(missing_ok=True)
+                return

@@ -8,8 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.errors import BadInput
+from spurless.core.files import alone
 from spurless.core.places import cache_folder
 from spurless.core.progress import teller
 from spurless.core.provenance import digest
@@ -110,7 +110,7 @@ def decoded(source: Encoded, folder: Path | None = None, threads: int | None = N
     found = build.result()
     if found is not None:
         return found
-    with _alone(build.path("lock")):
+    with alone(build.path("lock")):
         # another process may have built it while this one waited
         return build.result() or build.run(threads, stamp)
 
@@ -238,26 +238,6 @@ class _Build:
                 with suppress(OSError):
                     if time.time() - path.stat().st_mtime > WEEK:
                         path.unlink()
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let one process in at a time. The lock goes with its process, so that a dead one holds nobody up."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: two builders at once write the same bytes
-        yield
-        return
-    while True:
-        with path.open("w") as lock:
-            with suppress(OSError):  # some network drives know no locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.fstat(lock.fileno()).st_nlink:  # else the one before removed it, and its successor counts
-                try:
-                    yield
-                finally:
-                    path.unlink(missing_ok=True)
-                return
 
 
 def _check_room(folder: Path, needed: int) -> None:

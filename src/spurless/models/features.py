@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.errors import BadInput, SpurlessWarning
-from spurless.core.files import replace_file
+from spurless.core.files import alone, replace_file
 from spurless.core.provenance import digest
 from spurless.models.classifier import Classifier, Input, evaluating
 
@@ -171,7 +171,10 @@ class Store:
                         break
                 else:
                     return torch.cat(early)
-            with _alone(self.path("lock")):
+            with ExitStack() as locked:
+                with _disk():  # not around the writing: what the model and the data raise is not the disk's
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    locked.enter_context(alone(self.path("lock")))
                 self._write(early, parts, rows_from)
         found = self.rows()
         if found is None or len(found) < self.n:
@@ -255,27 +258,6 @@ def _disk() -> Iterator[None]:
         yield
     except (OSError, BadInput) as error:
         raise NotKept(str(error)) from None
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let one process in at a time. The lock goes with its process, so that a dead one holds nobody up."""
-    while True:
-        with _disk():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = path.open("w")
-        with closing(lock):
-            with suppress(ImportError, OSError):  # Windows and some network drives know none: both write the same
-                import fcntl
-
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.fstat(lock.fileno()).st_nlink:  # else the one before removed it, and its successor counts
-                try:
-                    yield
-                finally:
-                    with suppress(OSError):
-                        path.unlink(missing_ok=True)
-                return
 
 
 def _sweep(folder: Path) -> None:
