@@ -113,3 +113,15 @@ def test_the_real_cifar10_gives_the_published_counts() -> None:
     data = corrupted_cifar10(CorruptedCifar10Config(root=os.environ["SPURLESS_DATA"]))
     assert int((data.train.a == data.train.y).sum()) == 44_527
     assert int((data.train.a != data.train.y).sum()) == 442
+
+
+def test_augmentation_is_for_training_alone_and_makes_no_other_images(small_cifar: str) -> None:
+    with pytest.warns(Incomplete):
+        plain, turned = (
+            corrupted_cifar10(CorruptedCifar10Config(small_cifar, conflicting=0.1, augment=name))
+            for name in ("none", "crop-flip")
+        )
+    assert torch.equal(plain.train.x, turned.train.x)
+    assert plain.train.augment is None
+    assert turned.train.augment is not None
+    assert turned.test.augment is None

@@ -18,7 +18,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ from spurless.data.layout import compare
 from spurless.data.limits import check_choice, check_shares
 from spurless.data.made import kept
 from spurless.data.raw import Raw, Three
+from spurless.data.transforms import augmentation
 
 SCHEMA = 1
 """Part of every key of the cache: to be raised when other pixels are made of the same images."""
@@ -74,6 +75,7 @@ class CorruptedCifar10Config:
     conflicting: float = 0.01  # share of train images with another corruption; DCWP: 0.005, 0.01, 0.02, 0.05
     severity: int = 5  # 1 to 5; DCWP
     val_conflicting: float | None = None  # None: unbiased, as the test split
+    augment: str = "none"  # none, flip, crop-flip (LfF's and DCWP's) or turn, in training
     device: str = "auto"  # where the images are made: auto (CUDA if there is one), cpu or cuda; changes no pixel
     seed: int = 0
 
@@ -85,11 +87,13 @@ def corrupted_cifar10(config: CorruptedCifar10Config = DEFAULT) -> Splits:
     """Corrupt the images of the three splits."""
     check(CARD, config)
     check_choice(CARD, config, "form", cifar.FORMS)
+    augment = augmentation(config.augment, 32)
     found = cifar.read_cifar10(config.root, config.form, CARD.name)
     n_train, n_conflicting = counts(config.conflicting, len(found.train[1]))
     raw = found.cut(CARD.name, len(found.train[1]) - n_train, Seeds(config.seed))
     attributes = assigned(raw, config, n_conflicting)
-    splits = found.splits(CARD.name, corrupted(raw, attributes, config, GROUPS), config)
+    train, val, test = corrupted(raw, attributes, config, GROUPS)
+    splits = found.splits(CARD.name, (replace(train, augment=augment), val, test), config)
     expected, _ = counts(config.conflicting, cifar.TRAIN)
     return compare(splits, {"train": expected, "val": cifar.TRAIN - expected, "test": cifar.TEST})
 
@@ -133,7 +137,7 @@ def assigned(raw: Raw, config: Any, n_conflicting: int | None = None) -> dict[st
 
 def corrupted(raw: Raw, attributes: Mapping[str, Tensor], config: Any, groups: Groups) -> Three:
     """Corrupt any RGB images by their attributes, or take what an earlier run made; the twin goes through here too."""
-    facts = {key: value for key, value in asdict(config).items() if key not in ("root", "form", "device")}
+    facts = {key: value for key, value in asdict(config).items() if key not in ("root", "form", "augment", "device")}
     indices = [part for name, index in raw.parts.items() for part in (index, attributes[name])]
     key = digest("corrupted", SCHEMA, facts, list(DCWP_TEN), raw.x, *indices)
 

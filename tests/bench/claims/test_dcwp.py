@@ -1,5 +1,6 @@
 """DCWP's claims: the weight ratio is in the record, agrees with the theory, and is judged by its rise."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from spurless.bench.claims import CLAIMS, Verdict, judge
-from spurless.bench.claims.dcwp import AGREEMENTS, COLORED_DIGITS, LINEAR_RATIO, gain, ratio, rising
+from spurless.bench.claims.dcwp import AGREEMENTS, COLORED_DIGITS, LINEAR_RATIO, above, gain, leading, ratio, rising
 from spurless.bench.fitting import Fitted, evaluate_given
 from spurless.bench.reproduce import reproduce
 from spurless.core.records import Record, read
@@ -97,3 +98,36 @@ def test_erm_has_as_many_steps_as_all_stages_together() -> None:
     for name, cell in cells.items():
         assert (cell.dataset, cell.model, cell.data_options) == ("colored-digits", "pooled-cnn", {"conflicting": 0.1})
         assert name.startswith("erm") or make_method(cell.method, cell.preset, **cell.method_options)
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts")
+def test_colored_mnist_is_the_accuracy_of_dcwp_where_no_rival_without_attributes_is_ahead() -> None:
+    made = record()
+    cells = CLAIMS["dcwp/colored-mnist-1"].cells
+    rows = {name: replace(made, metrics={"unbiased": 0.5}) for name in cells}
+    rows["dcwp"] = replace(made, metrics={"unbiased": 0.9})
+    rows["end"] = replace(made, metrics={"unbiased": 0.99})  # it is given attributes
+    assert leading(rows) == pytest.approx(90)
+    rows["disent"] = replace(made, metrics={"unbiased": 0.91})
+    assert leading(rows) == 0
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts")
+def test_the_ablation_is_of_the_extremes() -> None:
+    made = record()
+    values = [0.4, 0.7, 0.7, 0.7, 0.7, 0.7, 0.8, 0.85, 0.88]
+    rows = {f"row {n}": replace(made, metrics={"unbiased": value}) for n, value in enumerate(values, 1)}
+    assert above(rows) == pytest.approx(3)
+    rows["row 1"] = replace(made, metrics={"unbiased": 0.75})
+    assert math.isnan(above(rows))
+
+
+def test_every_row_of_the_ablation_has_the_parts_of_table_2() -> None:
+    rows = {n: cell.method_options for n, cell in CLAIMS["dcwp/ablation"].cells.items()}
+    masked = [rows[f"row {n}"]["mask"] for n in range(1, 10)]
+    assert masked == [False, False, False, True, True, True, False, True, True]
+    gce = ["mining" not in rows[f"row {n}"] for n in range(1, 10)]
+    assert gce == [False, False, True, False, False, False, True, True, True]
+    assert [rows[f"row {n}"]["align"] > 0 for n in range(1, 10)] == [n in (5, 6, 7, 9) for n in range(1, 10)]
+    assert [rows[f"row {n}"]["prune_align"] > 0 for n in range(1, 10)] == [n in (6, 9) for n in range(1, 10)]
+    assert [n for n, options in rows.items() if "upweight" in options] == ["row 1"]
