@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spurless.bench.fitting import Fitted, fit
+from spurless.bench.fitting import Fitted, Protocol, fit_under
+from spurless.core.options import configure
 from spurless.core.progress import Progress
 from spurless.data import load
+from spurless.data.grouped import Splits
+from spurless.methods import Method, make_method
 from spurless.models import build
+from spurless.models.classifier import Classifier
+from spurless.train.config import TrainConfig
 from spurless.train.run import Engine
 
 
@@ -31,24 +36,19 @@ class Cell:
     score: str = "auto"
 
 
+def planned(
+    cell: Cell, seed: int, engine: Engine | None = None, folder: Path | None = None, progress: Progress | None = None
+) -> tuple[Protocol, Method, Classifier, Splits]:
+    """Make the data, build the model, configure the method: all that a run needs, and nothing is run."""
+    data = load(cell.dataset, **{"seed": seed, **cell.data_options})
+    model = build(cell.model, data, seed=seed, **cell.model_options)
+    train = configure(TrainConfig, cell.train, "the training loop")
+    protocol = Protocol(train, cell.select, engine or Engine(), folder, cell.coverages, cell.score, progress)
+    return protocol, make_method(cell.method, cell.preset, **cell.method_options), model, data
+
+
 def run_cell(
     cell: Cell, seed: int, engine: Engine | None = None, folder: Path | None = None, progress: Progress | None = None
 ) -> Fitted:
     """Make the data, build the model, fit the method."""
-    data = load(cell.dataset, **{"seed": seed, **cell.data_options})
-    model = build(cell.model, data, seed=seed, **cell.model_options)
-    return fit(
-        cell.method,
-        model,
-        data,
-        seed=seed,
-        preset=cell.preset,
-        train=cell.train,
-        select=cell.select,
-        engine=engine,
-        folder=folder,
-        coverages=cell.coverages,
-        score=cell.score,
-        progress=progress,
-        **cell.method_options,
-    )
+    return fit_under(*planned(cell, seed, engine, folder, progress), seed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from spurless.bench.cell import run_cell
+from spurless.bench.cell import planned
 from spurless.bench.claims.base import Claim, Verdict, judge
+from spurless.bench.fitting import fit_under, key_of
 from spurless.core.progress import Progress
-from spurless.core.records import Record, append
+from spurless.core.records import Record, append, read
 from spurless.train.run import Engine
 
 
@@ -23,6 +24,8 @@ def reproduce(
 ) -> Verdict:
     """Run every cell of a claim with every seed and judge the result; records are appended to ``out`` as they come.
 
+    A run that ``out`` holds already is taken from there: what was killed goes on where it was.
+
     Args:
         claim: what is rerun.
         seeds: how many; the claim's own number by default.
@@ -32,12 +35,16 @@ def reproduce(
         progress: called with stage, step, total and a word.
     """
     records: list[Record] = []
+    known = {(record.cell, record.key): record for record in read(out)} if out is not None and out.exists() else {}
     for seed in range(first, first + (seeds or claim.seeds)):
         for name, cell in claim.cells.items():
-            fitted = run_cell(cell, seed, engine, progress=progress)
-            more = claim.extra(fitted) if claim.extra is not None else {}
-            metrics = {**fitted.record.metrics, **more}
-            records.append(replace(fitted.record, cell=f"{claim.id} {name}", metrics=metrics))
-            if out is not None:
-                append(out, records[-1])
+            called, plan = f"{claim.id} {name}", planned(cell, seed, engine, progress=progress)
+            found = known.get((called, key_of(*plan, seed)))
+            if found is None:
+                fitted = fit_under(*plan, seed)
+                more = claim.extra(fitted) if claim.extra is not None else {}
+                found = replace(fitted.record, cell=called, metrics={**fitted.record.metrics, **more})
+                if out is not None:
+                    append(out, found)
+            records.append(found)
     return judge(claim, records)

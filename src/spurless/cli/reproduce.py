@@ -45,6 +45,7 @@ def reproduce(
 
     The last line reads: ID  ours  paper  bar  HOLDS or FALLS SHORT.
     The exit status is 0 where the claim holds, 1 where it falls short.
+    Runs that the file --out holds already are not repeated, so a killed one goes on.
 
     Examples:
       spurless reproduce --list
