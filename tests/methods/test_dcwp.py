@@ -122,6 +122,9 @@ def test_weights_wait_while_the_mask_is_learned_and_zeros_stay_in_retraining(
         assert not weight[~keep].any()
         assert bool((weight[keep] != erm.get_parameter(name)[keep]).any())
     assert torch.equal(logits(fitted.model, digits.val), seen["before"])  # folding changes nothing
+    kept = fitted.explanation.pruned
+    assert torch.equal(logits(kept, digits.val), logits(seen["pruned"], digits.val))
+    assert {p.device.type for p in kept.parameters()} == {"cpu"}
 
 
 def test_mined_examples_come_as_much_oftener_as_is_said(
@@ -210,6 +213,7 @@ def test_every_row_of_table_2_can_be_asked_for(digits: Splits, listed: str) -> N
     found = {index: run(digits, mined=listed, **options) for index, options in rows.items()}
     assert len({round(float(weights(each.model).double().sum()), 9) for each in found.values()}) == len(rows)
     assert [index for index, each in found.items() if each.explanation.sparsity > 0] == [4, 5, 6]
+    assert [index for index, each in found.items() if each.explanation.pruned is not None] == [4, 5, 6]
     masks = {index: weights(found[index].model) == 0 for index in (4, 5, 6)}
     assert torch.equal(masks[4], masks[5])  # the mask of 5 was learned without alignment
     assert not torch.equal(masks[5], masks[6])
@@ -272,6 +276,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     again = run(digits, folder=tmp_path)
     assert torch.equal(weights(again.model), weights(whole.model))
     assert again.explanation.looks == whole.explanation.looks
+    states = (each.explanation.pruned.state_dict() for each in (again, whole))
+    assert all(map(torch.equal, *(state.values() for state in states)))
     assert [row["stage"] for row in again.record.history][-1] == "subnetwork"
 
 

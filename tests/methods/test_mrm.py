@@ -64,6 +64,10 @@ def test_it_goes_back_to_the_initial_weights_and_the_zeros_stay(
         assert not torch.equal(fitted.model.get_parameter(name)[keep], initial[name][keep])
     assert 0 < fitted.explanation.sparsity < 1
     assert fitted.explanation.mined is None
+    assert fitted.start is not None
+    for name, keep in seen["mask"].items():  # of the pruned stage: the trained weights, before the reset
+        kept = fitted.explanation.pruned.get_parameter(name)
+        assert torch.equal(kept, torch.where(keep, fitted.start.get_parameter(name), 0))
     assert list(dict.fromkeys(row["stage"] for row in fitted.record.history)) == [
         "erm",
         "prune",

@@ -17,6 +17,7 @@ from spurless.methods.subnetwork import (
     Look,
     Penalty,
     Subnetwork,
+    as_pruned,
     check_learning,
     finished,
     learn_mask,
@@ -24,10 +25,10 @@ from spurless.methods.subnetwork import (
     reset,
 )
 from spurless.models import Classifier, build
-from spurless.models.masks import weight_masks
+from spurless.models.masks import is_pruned, weight_masks
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
-from spurless.train.evaluate import evaluate
+from spurless.train.evaluate import evaluate, logits
 from spurless.train.run import Engine, Run, start
 
 DATA = planted(PlantedConfig(n_train=200, n_val=64, n_test=64))
@@ -119,12 +120,30 @@ def test_what_is_told_is_true() -> None:
     assert looks[-1].sparsity == pytest.approx(float((~masks).double().mean()))  # the last one is kept
     for part, told in ((mined, looks[-1].mined), (~mined, looks[-1].others)):
         assert told == pytest.approx(evaluate(model, DATA.train.select(part)).average)
-    model = finished(model, None, looks, run)
+    pruned = as_pruned(model)
+    model = finished(model, None, looks, run, pruned)
     found = run.explanation
     assert isinstance(found, Subnetwork)
     assert found.sparsity == pytest.approx(looks[-1].sparsity)
     zeros = {name: float((p == 0).double().mean()) for name, p in model.named_parameters() if p.dim() > 1}
     assert found.layers == pytest.approx(zeros)
+    assert found.pruned is pruned
+
+
+def test_a_copy_of_the_pruned_model_stays_as_it_was_and_leaves_the_other_its_mask() -> None:
+    model, run = net(), a_run()
+    learn(model, Learning(), run)
+    said, masks = logits(model, DATA.val), weight_masks(model)
+    copy = as_pruned(model)
+    assert torch.equal(logits(copy, DATA.val), said)
+    assert not is_pruned(copy)
+    for name, keep in masks.items():
+        assert not copy.get_parameter(name)[~keep].any()  # real zeros
+    assert all(map(torch.equal, weight_masks(model).values(), masks.values()))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    assert torch.equal(logits(copy, DATA.val), said)
 
 
 def test_without_mined_examples_there_is_no_accuracy_of_them() -> None:

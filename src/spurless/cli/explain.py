@@ -29,6 +29,7 @@ from spurless.cli.flags import (
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
+from spurless.cli.subnetworks import subnetwork_of
 from spurless.cli.weights import open_model
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.files import check_writable
@@ -94,6 +95,24 @@ def explain(
             rich_help_panel=MAPS,
         ),
     ] = False,
+    subnetwork: Annotated[
+        bool,
+        typer.Option(
+            "--subnetwork",
+            help="Show what was pruned since --before: representations, accuracy, layers (DCWP, MRM).",
+            metavar="",
+            rich_help_panel=MAPS,
+        ),
+    ] = False,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            help="Records that tell how the mask was learned, for --subnetwork.",
+            metavar="FILE",
+            show_default="records.jsonl beside WEIGHTS",
+            rich_help_panel=MAPS,
+        ),
+    ] = None,
     count: Annotated[int, typer.Option(help="Examples to show, at most.", min=1, rich_help_panel=OUTPUT)] = 12,
     part: Annotated[
         str, typer.Option(help="Split to show: train, val or test.", metavar="SPLIT", rich_help_panel=OUTPUT)
@@ -129,17 +148,19 @@ def explain(
       spurless explain tuned.safetensors --before erm.safetensors --count 24
       spurless explain mine.safetensors --data birds/ --how gradcam --layer layer4
       spurless explain mine.safetensors --data birds/ --neurons --part val
+      spurless explain dcwp.safetensors --before erm.safetensors --subnetwork
     """
     from spurless.reporting import write_sections
     from spurless.train.config import TrainConfig
     from spurless.train.run import Engine, start
 
     _check_words(how, part)
+    _check_subnetwork(subnetwork, before, records)
     check_writable(out.parent)
     columns = Columns(label, attribute, split, features, file, root, text)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet)
     shown: Grouped = getattr(splits, part)
-    drawn = _is_drawn(shown, needed=not neurons)
+    drawn = _is_drawn(shown, needed=not (neurons or subnetwork))
     options = pairs(model_option, "--model-option")
     second = open_model(weights, model, options, splits, seed)
     first = second if before is None else open_model(before, model, options, splits, seed)
@@ -148,6 +169,7 @@ def explain(
         after = None if before is None else second
         sections = [_heat(first, after, splits, part, count, Looking(how, layer), run)] if drawn else []
         sections += _neurons(first, shown, run) if neurons else []
+        sections += subnetwork_of(weights, first, second, shown, records, run) if subnetwork else []
     title = f"Where {weights.stem} looks" if before is None else f"Where {before.stem} and {weights.stem} look"
     print(write_sections(out, title, sections).resolve())
 
@@ -201,6 +223,16 @@ def _check_words(how: str, part: str) -> None:
         raise UnknownName("split", part, PARTS)
     if how not in (AUTO, *EXPLAINERS):
         raise UnknownName("explainer", how, [AUTO, *EXPLAINERS])
+
+
+def _check_subnetwork(asked: bool, before: Path | None, records: Path | None) -> None:
+    if asked and before is None:
+        raise BadInput(
+            "--subnetwork shows what was pruned since some weights, and none are given",
+            do="Pass --before NAME-start.safetensors too, which spurless fit dcwp saves beside NAME.safetensors.",
+        )
+    if records is not None and not asked:
+        raise BadInput("--records says how a mask was learned, and no subnetwork is asked for", do="Pass --subnetwork.")
 
 
 def _pictures(

@@ -57,7 +57,7 @@ from spurless.methods.mining import (
     mine,
     oversampled,
 )
-from spurless.methods.subnetwork import Look, Penalty, check_learning, finished, learn_mask, per_look, reset
+from spurless.methods.subnetwork import Look, Penalty, as_pruned, check_learning, finished, learn_mask, per_look, reset
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.train.config import Optimiser
@@ -165,6 +165,7 @@ class DCWP:
         """Mine, prune, retrain; the first stage made the model that is given."""
         config, mined = self.config, the_list(data.train, self.config, run)
         looks: tuple[Look, ...] = ()
+        pruned: Classifier | None = None
         if config.mask:
             order = oversampled(
                 mined,
@@ -174,10 +175,11 @@ class DCWP:
             )
             loss = debiased(mined, config, config.prune_upweight, config.prune_align, run)
             looks = learn_mask(model, data.train, order, loss, config, run, mined.chosen)
+            pruned = as_pruned(model)
         if config.reset:
             model = reset(model, run)
         self._retrain(model, data.train, mined, run)
-        return finished(model, mined, looks, run)
+        return finished(model, mined, looks, run, pruned)
 
     def _retrain(self, model: Classifier, train: Grouped, mined: Mined, run: Run) -> None:
         config = self.config

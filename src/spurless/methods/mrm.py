@@ -30,7 +30,7 @@ from spurless.data.grouped import Splits
 from spurless.data.loader import shuffled, weighted
 from spurless.methods.base import Info
 from spurless.methods.erm import mean_loss
-from spurless.methods.subnetwork import Penalty, check_learning, finished, learn_mask, per_look, reset
+from spurless.methods.subnetwork import Penalty, as_pruned, check_learning, finished, learn_mask, per_look, reset
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
 from spurless.train.run import Run
@@ -91,8 +91,9 @@ class MRM:
             torch.ones(len(train)), run.seeds.child("prune"), per_look(config.prune_steps, config.batch_size)
         )
         looks = learn_mask(model, train, order, mean_loss, config, run)
+        pruned = as_pruned(model)
         model = reset(model, run) if config.reset else model
         settings = run.train if config.steps is None else replace(run.train, steps=config.steps)
         loader = run.loader(train, shuffled(len(train), run.seeds.child("retrain")))
         minimise(model, loader, mean_loss, run, Stage("retrain", settings, static=True))
-        return finished(model, None, looks, run)
+        return finished(model, None, looks, run, pruned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -57,6 +58,8 @@ class Subnetwork:
     layers: Mapping[str, float]
     """the share of zeros in every convolution and linear weight"""
     looks: tuple[Look, ...]
+    pruned: Classifier | None = None
+    """the model after pruning and before retraining, on the CPU; None where no mask was learned"""
 
 
 class _Learning(Protocol):
@@ -196,10 +199,19 @@ def reset(model: Classifier, run: Run) -> Classifier:
     return untrained
 
 
-def finished(model: Classifier, mined: Mined | None, looks: tuple[Look, ...], run: Run) -> Classifier:
+def as_pruned(model: Classifier) -> Classifier:
+    """Return a copy of a pruned model as it is now, with real zeros, on the CPU."""
+    copy = deepcopy(model).to("cpu")
+    make_permanent(copy)
+    return copy
+
+
+def finished(
+    model: Classifier, mined: Mined | None, looks: tuple[Look, ...], run: Run, pruned: Classifier | None
+) -> Classifier:
     """Write the zeros into the weights, and leave with the run what was found."""
     make_permanent(model)
-    found = Subnetwork(mined, sparsity(model), layer_sparsity(model), looks)
+    found = Subnetwork(mined, sparsity(model), layer_sparsity(model), looks, pruned)
     run.explanation = found
     run.history.append({"stage": "subnetwork", "sparsity": found.sparsity, "layers": dict(found.layers)})
     return model
