@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned
+from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned, validation_average
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped, Splits
 from spurless.metrics import METRICS
@@ -39,6 +39,13 @@ def test_metrics_by_hand() -> None:
     assert metrics["ece"] == pytest.approx(0.25)  # 3/4 sure, 1/2 right
     assert metrics["worst_group_ece"] == pytest.approx(0.75)  # 3/4 sure, never right
     assert metrics["loss"] == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)
+
+
+def test_the_validation_accuracy_is_that_of_the_split_as_it_is() -> None:
+    run = start(Engine("cpu"), 0, TrainConfig())
+    uneven = Splits(TRAIN, TRAIN, TEST)
+    assert validation_average(reader(1.0), uneven, run) == 6 / 8  # 3 + 3 of 8 are aligned
+    assert validation_average(reader(-1.0), uneven, run) == 2 / 8
 
 
 def test_every_metric_is_in_the_table() -> None:

@@ -135,6 +135,14 @@ def test_options_reach_the_record(tiny_fit: Cli, here: Path) -> None:
     assert record["command"].startswith("spurless fit jtt --data planted")
 
 
+def test_settings_of_the_loop_reach_the_record(tiny_fit: Cli, here: Path) -> None:
+    words = ("--l1", 0.001, "--asam", 0.5, "--schedule", "warmup-stable-decay", "--decay-share", 0.4)
+    (record,) = tiny_fit("focal", *words, "-M", "gamma=3").records(here / "runs" / "records.jsonl")
+    said = {"l1": 0.001, "asam": 0.5, "schedule": "warmup-stable-decay", "decay_share": 0.4}
+    assert {name: record["train"][name] for name in said} == said
+    assert record["config"] == {"gamma": 3.0}
+
+
 def test_method_that_repairs_starts_from_given_weights(tiny_fit: Cli, here: Path) -> None:
     assert tiny_fit("erm", "--out", "erm", "--steps", 100).status == 0
     (weights,) = (here / "erm").glob("*.safetensors")
@@ -339,4 +347,4 @@ def test_defaults_that_help_shows_are_those_of_the_loop() -> None:
         if name in flags and getattr(TrainConfig(), name) is not None
     }
     assert shown == {name: str(getattr(TrainConfig(), name)) for name in shown}
-    assert len(shown) == 8
+    assert len(shown) == 11

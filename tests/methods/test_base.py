@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+import torch
 
 from spurless.data.grouped import Splits
-from spurless.methods.base import Info, declared
+from spurless.data.planted import PlantedConfig, planted
+from spurless.methods import METHODS, make_method
+from spurless.methods.base import Info, declared, one_stage
 from spurless.methods.erm import ERM
-from spurless.models import Classifier
-from spurless.train.run import Run
+from spurless.models import Classifier, build
+from spurless.train.config import TrainConfig
+from spurless.train.loop import Job, minimise_job
+from spurless.train.run import Engine, Run, start
 
 
 @dataclass(frozen=True)
@@ -53,3 +58,53 @@ def test_a_configuration_without_a_word_uses_what_the_method_declares() -> None:
 def test_a_use_that_there_is_not_is_an_error_of_the_author() -> None:
     with pytest.raises(TypeError, match="labels"):
         declared(Frugal(FrugalConfig(wrong=True)))
+
+
+class Longer(ERM):
+    """Overrides ``fit`` alone: its inherited job would be half of it."""
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        return super().fit(model, data, run)
+
+
+class Other(Longer):
+    """Says again that it is one stage."""
+
+    def job(self, model: Classifier, data: Splits, run: Run) -> Job:
+        return ERM.job(self, model, data, run)
+
+
+def test_a_method_is_of_one_stage_where_it_says_so_of_its_own_fit() -> None:
+    assert one_stage(ERM()) is not None
+    assert one_stage(Longer()) is None
+    assert one_stage(Other()) is not None
+    assert one_stage(Frugal(FrugalConfig())) is None
+
+
+SINGLE = ["erm", "focal", "group-dro"] + [
+    f"{c}-{how}" for c in ("class", "group") for how in ("reweight", "resample", "subsample")
+]
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_the_job_of_a_method_is_its_fit_not_yet_done(name: str) -> None:
+    method, data = make_method(name), planted(PlantedConfig(n_train=64, n_val=32, n_test=32))
+    single = one_stage(method)
+    assert single is not None
+    models = []
+    for number in range(2):
+        model = build("mlp", data, width=4)
+        run = start(Engine("cpu"), 5, TrainConfig(epochs=2, batch_size=16))
+        if number == 0:
+            assert method.fit(model, data, run) is model
+        else:
+            job = single.job(model, data, run)
+            assert run.history == []
+            minimise_job(job)
+        assert len(run.history) == 2
+        models.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*models)
+
+
+def test_every_method_of_one_stage_is_tried_here() -> None:
+    assert sorted(name for name in METHODS if one_stage(make_method(name)) is not None) == sorted(SINGLE)

@@ -1,6 +1,7 @@
 """Schedules against their formulas and against torch's own."""
 
 import math
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -23,6 +24,31 @@ def test_step_decays_every_so_many_epochs() -> None:
     assert got[0] == got[19] == 1.0
     assert got[20] == got[39] == pytest.approx(0.1)
     assert got[40] == pytest.approx(0.01)
+
+
+def test_step_decays_after_the_steps_named_and_then_not_by_epochs() -> None:
+    config = TrainConfig(lr=1.0, schedule="step", decay_at=(3, 5), decay_epochs=1)
+    assert rates(config, 7, per_epoch=2) == pytest.approx([1.0, 1.0, 1.0, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_warm_up_stable_decay_by_hand() -> None:
+    config = TrainConfig(lr=1.0, schedule="warmup-stable-decay", warmup_steps=2, decay_share=0.4)
+    # 1/2, 2/2, constant, then k/4 over the last 4 of 10
+    assert rates(config, 10) == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
+
+
+def test_warm_up_stable_decay_that_falls_all_the_way_is_linear() -> None:
+    for warmup in (0, 4):
+        every, linear = (
+            rates(TrainConfig(lr=0.3, schedule=name, warmup_steps=warmup, decay_share=1.0), 13)
+            for name in ("warmup-stable-decay", "linear")
+        )
+        assert every == pytest.approx(linear)
+
+
+def test_a_warm_up_that_reaches_into_the_decay_comes_first() -> None:
+    config = TrainConfig(lr=1.0, schedule="warmup-stable-decay", warmup_steps=4, decay_share=0.5)
+    assert rates(config, 6) == [0.25, 0.5, 0.75, 1.0, 1.0, 0.5]
 
 
 def test_linear_warm_up_then_linear_decay_by_hand() -> None:
@@ -56,7 +82,7 @@ def test_one_cycle_equals_torch() -> None:
     assert rates(TrainConfig(lr=0.5, schedule="one-cycle"), total) == pytest.approx(expected, abs=3e-3)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "linear", "one-cycle"])
+@pytest.mark.parametrize("schedule", get_args(Schedule))
 def test_no_rate_is_negative_or_over_the_peak(schedule: Schedule) -> None:
     for total in (1, 2, 7, 100):
         got = rates(TrainConfig(lr=0.2, schedule=schedule, warmup_steps=3), total)
@@ -76,11 +102,17 @@ def test_no_rate_is_negative_or_over_the_peak(schedule: Schedule) -> None:
         ({"beta2": -0.1}, "beta2 must be at least 0 and under 1"),
         ({"weight_decay": -1.0}, "weight_decay must not be negative"),
         ({"warmup_steps": -4}, "warmup_steps must not be negative"),
+        ({"l1": -1e-3}, "l1 must not be negative"),
+        ({"l1": math.inf}, "l1 must not be negative"),
+        ({"asam": -0.5}, "asam must not be negative"),
+        ({"decay_share": 0.0}, "decay_share must lie between 0 and 1"),
+        ({"decay_share": 20.0}, "decay_share must lie between 0 and 1"),
+        ({"decay_at": (1000, 0)}, r"decay_at must hold numbers of steps, each at least 1 \(got \(1000, 0\)\)"),
         ({"stop_loss": math.nan}, "stop_loss must be a number"),
         ({"stop_accuracy": 99.0}, "stop_accuracy must lie between 0 and 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], sentence: str) -> None:
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
-        TrainConfig(**settings)  # type: ignore[arg-type]  # floats stand for whole numbers here
+        TrainConfig(**settings)

@@ -1,5 +1,6 @@
 """The captured step against the eager one; what cannot be captured is not."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,35 @@ def test_the_captured_step_gives_the_weights_of_the_eager_one(kind: Optimiser) -
     eager, graphed = trained(False, config), trained(True, config)
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(graphed.state_dict()[name], value, rtol=2e-2, atol=2e-3, msg=name)
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("extra", [{"asam": 0.5}, {"l1": 1e-3}, {"asam": 0.5, "l1": 1e-3, "clip": 1.0}])
+def test_sharpness_and_penalty_are_captured_with_the_step(extra: dict[str, float]) -> None:
+    config = TrainConfig(epochs=8, batch_size=64, schedule="warmup-stable-decay", **extra)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SpurlessWarning)  # that it could not be captured
+        eager, graphed = trained(False, config), trained(True, config)
+    plain = trained(False, replace(config, asam=0.0, l1=0.0))
+    apart = max(float((value - plain.state_dict()[name]).abs().max()) for name, value in eager.state_dict().items())
+    assert apart > 4e-3  # what is compared below is there to be seen
+    for name, value in eager.state_dict().items():
+        torch.testing.assert_close(graphed.state_dict()[name], value, rtol=2e-2, atol=2e-3, msg=name)
+
+
+@gpu
+@pytest.mark.gpu
+def test_a_captured_climb_leaves_the_objective_s_memory_to_the_first_pass() -> None:
+    count = torch.zeros((), device="cuda")
+
+    def objective(model: nn.Module, batch: Batch) -> Tensor:
+        count.add_(1)
+        return mean_loss(model, batch)
+
+    model = trained(True, TrainConfig(epochs=6, batch_size=64, asam=0.5), objective, {"count": count})
+    assert float(count) == 48  # 8 steps an epoch, of two passes each
+    assert int(model.get_buffer("1.num_batches_tracked")) == 48
 
 
 @gpu
@@ -101,3 +131,64 @@ def test_the_optimiser_takes_only_what_is_trained() -> None:
     (group,) = optimiser.param_groups
     assert [tuple(p.shape) for p in group["params"]] == [(2, 3), (2,)]
     assert group["betas"] == (0.8, 0.95)
+
+
+def walked(weights: list[float], slopes: list[float], steps: int = 1, **settings: float) -> tuple[list[float], float]:
+    """Weights, the last of them a bias, after steps of plain SGD down a straight slope; and the last loss."""
+    model = nn.Linear(len(weights) - 1, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([weights[:-1]]))
+        model.bias.copy_(torch.tensor(weights[-1:]))
+
+    def objective(model: nn.Module, _: Batch) -> Tensor:
+        flat = torch.cat([p.flatten() for p in model.parameters()])
+        return flat @ torch.tensor(slopes)
+
+    config = TrainConfig(epochs=steps, steps=steps, lr=0.1, momentum=0.0, weight_decay=0.0, **settings)  # type: ignore[arg-type]
+    run, split = start(Engine("cpu"), 0, config), images(64)
+    minimise(model, run.loader(split, shuffled(64, Seeds(0))), objective, run, Stage("train"))
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), run.history[-1]["loss"]
+
+
+def test_the_penalty_pulls_every_parameter_towards_zero_by_hand() -> None:
+    found, loss = walked([2.0, -3.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0], l1=0.5)
+    # g + l1 sign(w) = 1.5, 0.5, 1 (no pull at 0), and 0.5 of the bias
+    assert found == pytest.approx([1.85, -3.05, -0.1, 0.95])
+    assert loss == pytest.approx(-1.0)  # 2 - 3 + 0: the penalty is not in it
+
+
+def test_the_penalty_is_clipped_with_the_gradient() -> None:
+    # the whole gradient is (3.5 - 0.5, 3.5 + 0.5, 0) = (3, 4, 0) of norm 5
+    found, _ = walked([-1.0, 1.0, 0.0], [3.5, 3.5, 0.0], l1=0.5, clip=1.0)
+    assert found == pytest.approx([-1.06, 0.92, 0.0])
+
+
+def test_the_penalty_is_taken_where_the_weights_are_not_where_asam_looked() -> None:
+    plain, _ = walked([0.1, 0.0], [-1.0, 0.0], l1=0.5)
+    uphill, _ = walked([0.1, 0.0], [-1.0, 0.0], l1=0.5, asam=10.0)  # looks from -1, where the slope is the same
+    assert plain == uphill == pytest.approx([0.15, 0.0])
+
+
+def test_the_penalty_ends_at_the_soft_threshold() -> None:
+    """The minimum of (w - c)^2 / 2 + l1 |w| is c less l1 in size, or 0 where c is smaller than l1."""
+    model, centre = nn.Linear(3, 1, bias=False), torch.tensor([[2.0, -1.0, 0.3]])
+    config = TrainConfig(epochs=2000, steps=2000, lr=0.01, momentum=0.0, weight_decay=0.0, l1=0.5)
+    run, split = start(Engine("cpu"), 0, config), images(64)
+    order = shuffled(64, Seeds(0))
+    minimise(
+        model, run.loader(split, order), lambda *_: (model.weight - centre).square().sum() / 2, run, Stage("train")
+    )
+    expected = torch.tensor([[1.5, -0.5, 0.0]])
+    torch.testing.assert_close(model.weight.detach(), expected, rtol=0, atol=0.01 * 0.5 + 1e-4)  # one step to and fro
+
+
+def test_parameters_that_the_loss_does_not_reach_are_not_pulled() -> None:
+    model = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False))
+    used, unused = model.parameters()
+    before = used.detach().clone(), unused.detach().clone()
+    config = TrainConfig(steps=3, l1=0.5, asam=0.5)
+    run, split = start(Engine("cpu"), 0, config), images(64)
+    stage = Stage("train")
+    minimise(model, run.loader(split, shuffled(64, Seeds(0))), lambda *_: used.square().sum(), run, stage)
+    assert not torch.equal(used.detach(), before[0])
+    assert torch.equal(unused.detach(), before[1])

@@ -21,7 +21,7 @@ from spurless.data.grouped import Splits
 from spurless.metrics.calibration import calibration_by_group, expected_calibration_error
 from spurless.metrics.groupwise import GroupTable, group_table
 from spurless.models.classifier import Classifier
-from spurless.train.evaluate import logits
+from spurless.train.evaluate import logits, predict
 from spurless.train.run import Run
 
 
@@ -48,6 +48,13 @@ def assess(model: nn.Module, data: Splits, run: Run) -> tuple[dict[str, float | 
         "loss": float(nn.functional.cross_entropy(outputs, y)),
     }
     return {name: value if value == value else None for name, value in metrics.items()}, table
+
+
+def validation_average(model: nn.Module, data: Splits, run: Run) -> float:
+    """Return the accuracy on the validation split as it is, for a choice between runs; its labels are used for that."""
+    pred = predict(model.to(run.device), data.val, run.device, run.workers)
+    model.to("cpu")
+    return float((pred == data.val.y.cpu()).double().mean())
 
 
 def thinned(history: Sequence[dict[str, Any]], most: int = 500) -> tuple[dict[str, Any], ...]:
@@ -87,10 +94,15 @@ def describe_model(model: Classifier) -> dict[str, Any]:
     return {"name": model.name, "options": model.options, "parameters": model.parameters_count}
 
 
+def command() -> str:
+    """Return the words by which this process was started."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
 def circumstances(device: torch.device) -> dict[str, Any]:
     """Return when, where, by which code and by which command a record was made."""
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "commit": commit(),

@@ -26,13 +26,13 @@ from spurless.core.records import Record
 from spurless.data.checks import check_splits
 from spurless.data.grouped import Splits
 from spurless.methods import Method, make_method
-from spurless.methods.base import declared
+from spurless.methods.base import Info, declared
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
-from spurless.train.select import criterion_named
+from spurless.train.run import Engine, Run, start
+from spurless.train.select import Criterion, criterion_named
 
 
 @dataclass(frozen=True)
@@ -114,65 +114,124 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
 
 def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int) -> Fitted:
     """Fit a method under a protocol; see :func:`fit`."""
+    return carry_out(prepare(protocol, method, model, data, seed))
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run that is checked and may begin; ``model`` is its own copy."""
+
+    protocol: Protocol
+    method: Method
+    model: Classifier
+    data: Splits
+    seed: int
+    run: Run
+    key: str
+    fingerprint: str
+
+    @property
+    def info(self) -> Info:
+        """What the method uses."""
+        return declared(self.method)
+
+    @property
+    def criterion(self) -> Criterion:
+        """What decides which epoch is kept."""
+        return criterion_named(self.protocol.select)
+
+    @property
+    def shown(self) -> Splits:
+        """What the method may see of the data."""
+        uses = {name: getattr(self.info, name) for name in ("train_attributes", "val_labels", "val_attributes")}
+        return self.data.shown(**uses)
+
+
+def prepare(
+    protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int, fingerprint: str | None = None
+) -> Ready:
+    """Refuse what cannot be, and make a run of the rest; ``fingerprint`` is that of the data, where it is known."""
     info, criterion = declared(method), criterion_named(protocol.select)
     check_labels(info, criterion, data)
-    score = score_of(protocol.score, info, protocol.coverages)
+    score_of(protocol.score, info, protocol.coverages)
     model = deepcopy(wrap(model))
     check_fit(model, check_splits(data))
-    fingerprint = data.fingerprint()
-    content = _content(model, fingerprint)
-    key = _key(protocol, method, content, seed)
+    fingerprint = fingerprint or data.fingerprint()
+    key = _key(protocol, method, _content(model, fingerprint), seed)
     checkpoints = Checkpoints(protocol.folder / key, key) if protocol.folder is not None else None
     run = start(protocol.engine, seed, protocol.train, checkpoints)
     run.progress = protocol.progress
     set_criterion(run, criterion, data.val)
-    fresh = info.start == "trained" and not model.trained
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
+    return Ready(protocol, method, model, data, seed, run, key, fingerprint)
 
-    begin, begun = time.perf_counter(), None
-    with _heard() as heard:
-        if fresh:
-            untrained = deepcopy(model)
-            run.fresh = lambda: deepcopy(untrained)
-            model = trained_by_erm(model, data, run, digest(content, protocol.select))
-        elif info.start == "trained":
-            warn_if_untrained(model, data.train, run)
-        if info.start == "trained":
-            begun = deepcopy(model)
-            set_criterion(run, criterion, data.val, begun)
-        shown = data.shown(
-            train_attributes=info.train_attributes, val_labels=info.val_labels, val_attributes=info.val_attributes
-        )
-        fitted = method.fit(model, shown, run)
+
+def carry_out(ready: Ready) -> Fitted:
+    """Train, evaluate and record one run."""
+    begin = time.perf_counter()
+    with heard() as said:
+        model, begun = _starting_point(ready)
+        fitted = ready.method.fit(model, ready.shown, ready.run)
+    return finish(ready, fitted, begun, said, time.perf_counter() - begin)
+
+
+def _starting_point(ready: Ready) -> tuple[Classifier, Classifier | None]:
+    """Return the model that the method is given; of one that repairs, also a copy of it."""
+    model, run = ready.model, ready.run
+    if ready.info.start != "trained":
+        return model, None
+    if model.trained:
+        warn_if_untrained(model, ready.data.train, run)
+    else:
+        untrained = deepcopy(model)
+        run.fresh = lambda: deepcopy(untrained)
+        content = _content(model, ready.fingerprint)
+        model = trained_by_erm(model, ready.data, run, digest(content, ready.protocol.select))
+    begun = deepcopy(model)
+    set_criterion(run, ready.criterion, ready.data.val, begun)
+    return model, begun
+
+
+def finish(
+    ready: Ready, fitted: Classifier, begun: Classifier | None, said: Sequence[str], seconds: float, together: int = 1
+) -> Fitted:
+    """Evaluate what a run has trained, and write its record; ``said`` and ``seconds`` are those of the training."""
+    protocol, data, run, info = ready.protocol, ready.data, ready.run, ready.info
+    begin = time.perf_counter()
+    with heard() as more:
         fitted.trained = True
         metrics, table = assess(fitted, data, run)
+        score = score_of(protocol.score, info, protocol.coverages)
         numbers, selective = assess_abstaining(fitted, begun, data, run, score, protocol.coverages)
     for part in filter(None, (fitted, begun)):
         part.to("cpu")
 
+    around = circumstances(run.device)
+    if together > 1:
+        around["hardware"] = {**around["hardware"], "together": together}
     record = Record(
         method=info.name,
-        seed=seed,
-        data=describe_data(data, fingerprint),
+        seed=ready.seed,
+        data=describe_data(data, ready.fingerprint),
         model=describe_model(fitted),
-        config=asdict(method.config),
+        config=asdict(ready.method.config),
         train=asdict(protocol.train),
         supervision={
             "train_attributes": info.train_attributes,
-            "val_labels": info.val_labels or criterion.labels,
-            "val_attributes": info.val_attributes or criterion.attributes,
+            "val_labels": info.val_labels or ready.criterion.labels,
+            "val_attributes": info.val_attributes or ready.criterion.attributes,
         },
-        selection=criterion.name,
+        selection=ready.criterion.name,
         groups=tuple(table.rows(data.train.counts)),
         metrics={**metrics, **numbers},
-        seconds={**run.seconds, "total": time.perf_counter() - begin},
+        seconds={**run.seconds, "total": seconds + time.perf_counter() - begin},
         peak_memory=torch.cuda.max_memory_allocated(run.device) if run.device.type == "cuda" else None,
-        warnings=(*data.notes, *heard),
+        warnings=(*data.notes, *said, *more),
         history=thinned(run.history),
         selective=selective,
-        key=key,
-        **circumstances(run.device),
+        key=ready.key,
+        **around,
     )
     return Fitted(fitted, record, begun, run.explanation)
 
@@ -187,7 +246,7 @@ def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, 
     classifier = wrap(model)
     check_fit(classifier, check_splits(data))
     run = start(engine or Engine(), seed, TrainConfig())
-    with _heard() as heard, run.timed("evaluate"):
+    with heard() as said, run.timed("evaluate"):
         metrics, table = assess(classifier, data, run)
     return Record(
         method=name,
@@ -201,7 +260,7 @@ def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, 
         groups=tuple(table.rows(data.train.counts)),
         metrics=metrics,
         seconds=run.seconds,
-        warnings=(*data.notes, *heard),
+        warnings=(*data.notes, *said),
         **circumstances(run.device),
     )
 
@@ -218,7 +277,7 @@ def _key(protocol: Protocol, method: Method, content: str, seed: int) -> str:
 
 
 @contextmanager
-def _heard() -> Iterator[list[str]]:
+def heard() -> Iterator[list[str]]:
     """Collect this package's warnings for the record, and pass every warning on."""
     said: list[str] = []
     caught: list[warnings.WarningMessage] = []

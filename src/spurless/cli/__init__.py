@@ -22,6 +22,7 @@ from spurless.cli.fit import fit
 from spurless.cli.ls import ls
 from spurless.cli.report import report
 from spurless.cli.reproduce import reproduce
+from spurless.cli.sweep import sweep
 from spurless.core.errors import SpurlessError, SpurlessWarning
 
 
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("fit")(fit)
+app.command("sweep")(sweep)
 app.command("eval")(evaluate)
 app.command("explain")(explain)
 app.command("report")(report)

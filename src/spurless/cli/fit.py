@@ -92,8 +92,15 @@ def fit(
     lr: Annotated[float | None, _train("Learning rate.", "0.01")] = None,
     momentum: Annotated[float | None, _train("Momentum of SGD, first beta of Adam.", "0.9")] = None,
     weight_decay: Annotated[float | None, _train("L2 penalty.", "0.0001")] = None,
-    schedule: Annotated[str | None, _train("constant, step, cosine, linear or one-cycle.", "constant")] = None,
+    l1: Annotated[float | None, _train("L1 penalty, of all trained parameters.", "0.0")] = None,
+    asam: Annotated[float | None, _train("Radius rho of sharpness-aware steps (ASAM); 0 is off.", "0.0")] = None,
+    schedule: Annotated[
+        str | None, _train("constant, step, cosine, linear, one-cycle or warmup-stable-decay.", "constant")
+    ] = None,
     warmup_steps: Annotated[int | None, _train("Raise the rate linearly over so many steps.", "0")] = None,
+    decay_share: Annotated[
+        float | None, _train("Last share of the steps, in which warmup-stable-decay falls to 0.", "0.2")
+    ] = None,
     clip: Annotated[float | None, _train("Largest norm of the gradient.")] = None,
     stop_accuracy: Annotated[float | None, _train("Stop at this train accuracy, of 1.")] = None,
     stop_loss: Annotated[float | None, _train("Stop under this mean loss.")] = None,
@@ -137,8 +144,9 @@ def fit(
 
     said = {
         "epochs": epochs, "steps": steps, "batch_size": batch_size, "optimiser": optimiser, "lr": lr,
-        "momentum": momentum, "weight_decay": weight_decay, "schedule": schedule, "warmup_steps": warmup_steps,
-        "clip": clip, "stop_accuracy": stop_accuracy, "stop_loss": stop_loss,
+        "momentum": momentum, "weight_decay": weight_decay, "l1": l1, "asam": asam, "schedule": schedule,
+        "warmup_steps": warmup_steps, "decay_share": decay_share, "clip": clip, "stop_accuracy": stop_accuracy,
+        "stop_loss": stop_loss,
     }  # fmt: skip
     written = _sections(config)
     train = {**written["train"], **{key: value for key, value in said.items() if value is not None}}

@@ -24,6 +24,7 @@ from spurless.methods.dfr import DFR
 from spurless.methods.disent import DisEnt
 from spurless.methods.end import EnD
 from spurless.methods.erm import ERM
+from spurless.methods.focal import Focal
 from spurless.methods.gc_dro import GCDRO
 from spurless.methods.greedy_dro import GreedyDRO
 from spurless.methods.group_dro import GroupDRO
@@ -45,6 +46,7 @@ METHODS: dict[str, type[Method]] = {
     method.info.name: method
     for method in (
         ERM,
+        Focal,
         ClassReweight,
         ClassResample,
         ClassSubsample,

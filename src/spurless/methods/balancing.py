@@ -26,7 +26,7 @@ from spurless.data.loader import balanced, shuffled, subsampled
 from spurless.methods.base import Info
 from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
-from spurless.train.loop import minimise
+from spurless.train.loop import Job, minimise_job
 from spurless.train.run import Run
 from spurless.train.step import Stage
 
@@ -53,6 +53,11 @@ class _Balancing:
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train so that every cell counts the same."""
+        minimise_job(self.job(model, data, run))
+        return model
+
+    def job(self, model: Classifier, data: Splits, run: Run) -> Job:
+        """Return the one stage there is."""
         train, seeds = data.train, run.seeds.child("train")
         cells = train.g if self.info.train_attributes else train.y
         objective, order = mean_loss, shuffled(len(train), seeds)
@@ -67,8 +72,7 @@ class _Balancing:
                 losses = cross_entropy(model(batch.x), batch.y, reduction="none")
                 return (losses * weight[batch.index]).mean()
 
-        minimise(model, run.loader(train, order), objective, run, Stage("train", static=True))
-        return model
+        return Job(model, run.loader(train, order), objective, run, Stage("train", static=True))
 
 
 class ClassReweight(_Balancing):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 from spurless.data.grouped import Splits
 from spurless.models.classifier import Classifier
+from spurless.train.loop import Job
 from spurless.train.run import Run
 
 
@@ -43,6 +44,29 @@ class Method(Protocol):
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train ``model`` on ``data``."""
+
+
+class OneStage(Protocol):
+    """A method that is a single call of the loop on the model it is given, and says so.
+
+    Many such runs may then advance together on one device. Its ``fit`` does the job and returns the model.
+    """
+
+    def job(self, model: Classifier, data: Splits, run: Run) -> Job:
+        """Return what :meth:`Method.fit` would do, not yet done."""
+
+
+def one_stage(method: Method) -> OneStage | None:
+    """Return the method, if it is of one stage; a class that overrides ``fit`` and no ``job`` is not.
+
+    Example:
+        >>> from spurless.methods.erm import ERM
+        >>> from spurless.methods.jtt import JTT
+        >>> one_stage(ERM()) is None, one_stage(JTT()) is None
+        (False, True)
+    """
+    nearest = next(vars(kind) for kind in type(method).__mro__ if "fit" in vars(kind) or "job" in vars(kind))
+    return cast(OneStage, method) if "job" in nearest else None
 
 
 def declared(method: Method) -> Info:

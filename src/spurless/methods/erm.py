@@ -20,7 +20,7 @@ from spurless.data.grouped import Batch, Splits
 from spurless.data.loader import shuffled
 from spurless.methods.base import Info
 from spurless.models.classifier import Classifier
-from spurless.train.loop import minimise
+from spurless.train.loop import Job, minimise_job
 from spurless.train.run import Run
 from spurless.train.step import Stage
 
@@ -44,9 +44,13 @@ class ERM:
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train on shuffled batches."""
-        order = shuffled(len(data.train), run.seeds.child("train"))
-        minimise(model, run.loader(data.train, order), mean_loss, run, Stage("train", static=True))
+        minimise_job(self.job(model, data, run))
         return model
+
+    def job(self, model: Classifier, data: Splits, run: Run) -> Job:
+        """Return the one stage there is."""
+        order = shuffled(len(data.train), run.seeds.child("train"))
+        return Job(model, run.loader(data.train, order), mean_loss, run, Stage("train", static=True))
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -25,7 +25,7 @@ from spurless.data.grouped import Batch, Splits
 from spurless.data.loader import balanced
 from spurless.methods.base import Info
 from spurless.models.classifier import Classifier
-from spurless.train.loop import minimise
+from spurless.train.loop import Job, minimise_job
 from spurless.train.run import Run
 from spurless.train.step import Stage
 
@@ -63,6 +63,11 @@ class GroupDRO:
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train on group-balanced batches while the weights chase the worst group."""
+        minimise_job(self.job(model, data, run))
+        return model
+
+    def job(self, model: Classifier, data: Splits, run: Run) -> Job:
+        """Return the one stage there is."""
         train, n = data.train, len(data.groups)
         g = train.g.to(run.device)
         margin = (self.config.adjustment / train.counts.clamp(min=1).sqrt()).to(run.device)
@@ -76,8 +81,7 @@ class GroupDRO:
             return q @ per_group
 
         loader = run.loader(train, balanced(train.g, run.seeds.child("train")))
-        minimise(model, loader, objective, run, Stage("train", memory={"q": q}, static=True))
-        return model
+        return Job(model, loader, objective, run, Stage("train", memory={"q": q}, static=True))
 
 
 def group_means(losses: Tensor, g: Tensor, n: int, run: Run | None = None) -> Tensor:

@@ -34,6 +34,7 @@ METRICS: dict[str, MetricInfo] = {
     for info in (
         # the names of GroupTable.summary(), in its order
         MetricInfo("average", "accuracy over the split as it is", "labels"),
+        MetricInfo("val_average", "accuracy on the validation split, by which a sweep stops", "validation labels"),
         MetricInfo("adjusted_average", "group accuracies weighted by training size", "attributes, training counts"),
         MetricInfo("balanced_average", "mean accuracy of the groups", "attributes"),
         MetricInfo("worst_group", "lowest accuracy of a group", "attributes"),

@@ -10,7 +10,7 @@ from typing import Literal
 from spurless.core.errors import BadInput
 
 Optimiser = Literal["sgd", "adam", "adamw"]
-Schedule = Literal["constant", "step", "cosine", "linear", "one-cycle"]
+Schedule = Literal["constant", "step", "cosine", "linear", "one-cycle", "warmup-stable-decay"]
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,26 @@ class TrainConfig:
     beta2: float = 0.999
     """Second decay of Adam and AdamW; ``momentum`` is the first."""
     weight_decay: float = 1e-4
+    l1: float = 0.0
+    """Adds so much times the sum of the sizes of all trained parameters, biases too, to what is minimised. Like
+    weight decay it is not in the loss that is reported and that ``stop_loss`` is compared with."""
+    asam: float = 0.0
+    """How far to climb before the gradient is taken (rho of ASAM, see ``train.sharpness``); 0 is off. A step then
+    takes twice as long."""
     schedule: Schedule = "constant"
+    """Those of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748): its usual one is ``constant``; its
+    annealing, a tenth of the rate after iteration 1,000, is ``step`` with ``decay_at=(1000,)``; its cosine annealing
+    is ``cosine``; its WSD is ``warmup-stable-decay``, of which it does not say the lengths."""
     decay_epochs: int = 30
     """``step`` multiplies the rate by ``decay_factor`` every so many epochs."""
+    decay_at: tuple[int, ...] = ()
+    """``step`` multiplies the rate after each of these numbers of steps instead."""
     decay_factor: float = 0.1
+    decay_share: float = 0.2
+    """``warmup-stable-decay`` falls linearly to 0 over this last share of the steps."""
     warmup_steps: int = 0
     clip: float | None = None
-    """Largest norm of the gradient."""
+    """Largest norm of the gradient, that of ``l1`` included."""
     stop_accuracy: float | None = None
     """Stop after an epoch that ends with this accuracy on the train split."""
     stop_loss: float | None = None
@@ -44,14 +57,18 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and fine(value)):
                 raise BadInput(f"{name} must {words}", got=value)
+        if any(step < 1 for step in self.decay_at):
+            raise BadInput("decay_at must hold numbers of steps, each at least 1", got=self.decay_at)
 
 
 _RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(("epochs", "steps", "batch_size", "decay_epochs"), (lambda n: n >= 1, "be at least 1")),
     **dict.fromkeys(("lr", "clip"), (lambda x: x > 0, "be a positive number")),
     **dict.fromkeys(("momentum", "beta2"), (lambda x: 0 <= x < 1, "be at least 0 and under 1")),
-    **dict.fromkeys(("weight_decay", "decay_factor", "warmup_steps"), (lambda x: x >= 0, "not be negative")),
-    "stop_accuracy": (lambda x: 0 < x <= 1, "lie between 0 and 1"),
+    **dict.fromkeys(
+        ("weight_decay", "l1", "asam", "decay_factor", "warmup_steps"), (lambda x: x >= 0, "not be negative")
+    ),
+    **dict.fromkeys(("stop_accuracy", "decay_share"), (lambda x: 0 < x <= 1, "lie between 0 and 1")),
     "stop_loss": (lambda _: True, "be a number"),
 }
 
@@ -68,14 +85,24 @@ def learning_rate(config: TrainConfig, step: int, total: int, per_epoch: int) ->
         return config.lr * (step + 1) / config.warmup_steps
     walked = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
     if config.schedule == "step":
-        return config.lr * config.decay_factor ** (step // (per_epoch * config.decay_epochs))
+        return config.lr * config.decay_factor ** _decays(config, step, per_epoch)
     if config.schedule == "cosine":
         return config.lr * (1 + math.cos(math.pi * walked)) / 2
     if config.schedule == "linear":
         return config.lr * (1 - walked)
     if config.schedule == "one-cycle":
         return config.lr * _one_cycle(step / max(1, total - 1))
+    if config.schedule == "warmup-stable-decay":
+        falling = min(round(config.decay_share * total), total - config.warmup_steps)
+        return config.lr * min(1.0, (total - step) / max(1, falling))
     return config.lr
+
+
+def _decays(config: TrainConfig, step: int, per_epoch: int) -> int:
+    """Return how often the rate was decayed before step ``step``."""
+    if config.decay_at:
+        return sum(step >= after for after in config.decay_at)
+    return step // (per_epoch * config.decay_epochs)
 
 
 def _one_cycle(walked: float) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,7 +22,7 @@ CHECK_EVERY = 50
 
 
 @dataclass
-class _Walk:
+class _Place:
     """Where the loop is; together with model, optimiser and generators, all that a resumed run needs."""
 
     step: int = 0
@@ -30,6 +32,21 @@ class _Walk:
     best: float = -math.inf
     kept: dict[str, Tensor] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of the loop, not yet made: what :func:`minimise` takes."""
+
+    model: nn.Module
+    loader: Loader
+    objective: Objective
+    run: Run
+    stage: Stage
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Lend the global generators to this job: whatever its steps draw comes from its own seeds."""
+        return self.run.seeds.borrowed("loop", self.stage.name, device=self.run.device)
 
 
 def minimise(model: nn.Module, loader: Loader, objective: Objective, run: Run, stage: Stage) -> None:
@@ -48,91 +65,111 @@ def minimise(model: nn.Module, loader: Loader, objective: Objective, run: Run, s
         Diverged: the loss is no longer a number.
         BadInput: an earlier stage of this run has the same name.
     """
+    minimise_job(Job(model, loader, objective, run, stage))
+
+
+def minimise_job(job: Job) -> None:
+    """Do a job alone; see :func:`minimise`."""
+    with job.lent():
+        for _ in walk(job):
+            pass  # what steps_of returns makes every step itself
+
+
+def walk(job: Job, make: Callable[[nn.Module, Loader, Objective, Run, Stage], Steps] = steps_of) -> Iterator[Steps]:
+    """Walk through a job, and pause with its steps where whoever walks several at once has to make the next one.
+
+    All the loop does between two steps happens here, so that a job among others and a job alone end alike.
+    """
+    run, stage = job.run, job.stage
     if stage.name in run.stages:
         raise BadInput(
             f"two stages of this run are called {stage.name!r}", do="Give each call of the loop its own name."
         )
     run.stages.add(stage.name)
-    walk = _Walk()
-    with run.timed(stage.name), run.seeds.borrowed("loop", stage.name, device=run.device):
-        steps = steps_of(model, loader, objective, run, stage)
-        _restore(walk, steps, run)
-        if not walk.done:
-            _walk(walk, steps, run)
-        if walk.kept is not None:
-            model.load_state_dict(walk.kept)
-    run.history.extend({"stage": stage.name, **row} for row in walk.history)
+    place = _Place()
+    with run.timed(stage.name):
+        steps = make(job.model, job.loader, job.objective, run, stage)
+        _restore(place, steps, run)
+        if not place.done:
+            yield from _epochs(place, steps, run)
+        if place.kept is not None:
+            job.model.load_state_dict(place.kept)
+    run.history.extend({"stage": stage.name, **row} for row in place.history)
 
 
-def _walk(walk: _Walk, steps: Steps, run: Run) -> None:
+def _epochs(place: _Place, steps: Steps, run: Run) -> Iterator[Steps]:
     """Walk to the end, one epoch after another."""
     name, total, word = steps.stage.name, steps.total, ""
-    while not walk.done:
-        for _ in steps.epoch(walk.epoch, walk.within, walk.step):
-            walk.step += 1
-            walk.within += 1
-            if walk.step % CHECK_EVERY == 0:
-                word = f"loss {_look(walk, steps, run):.3f}"
-            if run.checkpoints is not None and walk.step < total and run.checkpoints.due(name):
-                _save(walk, steps, run)
-            run.tell(name, walk.step, total, word)
-            if walk.step >= total:
+    while not place.done:
+        for made in steps.epoch(place.epoch, place.within, place.step):
+            if not made:
+                yield steps
+            place.step += 1
+            place.within += 1
+            if place.step % CHECK_EVERY == 0:
+                word = f"loss {_look(place, steps, run):.3f}"
+            if run.checkpoints is not None and place.step < total and run.checkpoints.due(name):
+                _save(place, steps, run)
+            run.tell(name, place.step, total, word)
+            if place.step >= total:
                 break
-        _end_epoch(walk, steps, run)
+        _end_epoch(place, steps, run)
     run.tell(name, total, total, word)
-    _save(walk, steps, run)
+    _save(place, steps, run)
 
 
-def _end_epoch(walk: _Walk, steps: Steps, run: Run) -> None:
+def _end_epoch(place: _Place, steps: Steps, run: Run) -> None:
     """Look at the loss, score the epoch, and decide whether to go on."""
-    config, loss = steps.config, _look(walk, steps, run)
-    row: dict[str, Any] = {"epoch": walk.epoch + 1, "step": walk.step, "loss": loss}
-    walk.done = walk.step >= steps.total or (config.stop_loss is not None and loss < config.stop_loss)
+    config, loss = steps.config, _look(place, steps, run)
+    row: dict[str, Any] = {"epoch": place.epoch + 1, "step": place.step, "loss": loss}
+    place.done = place.step >= steps.total or (config.stop_loss is not None and loss < config.stop_loss)
     if config.stop_accuracy is not None:
         split = steps.loader.split
         right = predict(steps.model, split, run.device, run.workers) == split.y.cpu()
         row["train_accuracy"] = float(right.double().mean())
-        walk.done |= row["train_accuracy"] >= config.stop_accuracy
+        place.done |= row["train_accuracy"] >= config.stop_accuracy
     if steps.stage.select and run.score is not None:
         row["score"] = run.score(steps.model)
-        if row["score"] > walk.best:
-            walk.best = row["score"]
-            walk.kept = {key: value.detach().cpu().clone() for key, value in steps.model.state_dict().items()}
-    walk.history.append(row)
-    walk.epoch, walk.within = walk.epoch + 1, 0
+        if row["score"] > place.best:
+            place.best = row["score"]
+            place.kept = {key: value.detach().cpu().clone() for key, value in steps.model.state_dict().items()}
+    place.history.append(row)
+    place.epoch, place.within = place.epoch + 1, 0
     steps.loss.zero_()
 
 
-def _look(walk: _Walk, steps: Steps, run: Run) -> float:
+def _look(place: _Place, steps: Steps, run: Run) -> float:
     """Return the mean loss of the epoch so far; the one place that waits for the accelerator."""
-    loss = float(run.sum(steps.loss.clone()) / run.world) / max(1, walk.within)
+    loss = float(run.sum(steps.loss.clone()) / run.world) / max(1, place.within)
     if not math.isfinite(loss):
-        raise Diverged(steps.stage.name, walk.step, steps.config.lr)
+        raise Diverged(steps.stage.name, place.step, steps.config.lr)
     return loss
 
 
-def _save(walk: _Walk, steps: Steps, run: Run) -> None:
+def _save(place: _Place, steps: Steps, run: Run) -> None:
     if run.checkpoints is None or not run.is_main:
         return
     state: dict[str, Any] = {
-        "model": steps.model.state_dict(),
+        # copies: a weight may be a view into those of many models, and would bring them all along
+        "model": {name: value.clone() for name, value in steps.model.state_dict().items()},
         "optimiser": steps.optimiser.state_dict(),
         "loss": steps.loss,
         "memory": dict(steps.stage.memory),
-        "generator": torch.get_rng_state(),
-        "walk": asdict(walk),
+        "walk": asdict(place),
+        **steps.generators(),
     }
-    if run.device.type == "cuda":
-        state["cuda_generator"] = torch.cuda.get_rng_state(run.device)
     run.checkpoints.save(steps.stage.name, state)
 
 
-def _restore(walk: _Walk, steps: Steps, run: Run) -> None:
+def _restore(place: _Place, steps: Steps, run: Run) -> None:
     state = run.checkpoints.load(steps.stage.name) if run.checkpoints is not None else None
     if state is None:
         return
     steps.model.load_state_dict(state["model"])
     steps.optimiser.load_state_dict(state["optimiser"])
+    for group in steps.optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):  # it comes from the CPU, where a graph cannot read it
+            group["lr"] = group["lr"].to(run.device)
     steps.loss.copy_(state["loss"])
     for name, tensor in steps.stage.memory.items():
         tensor.copy_(state["memory"][name])
@@ -140,4 +177,4 @@ def _restore(walk: _Walk, steps: Steps, run: Run) -> None:
     if run.device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda_generator"], run.device)
     for name, value in state["walk"].items():
-        setattr(walk, name, value)
+        setattr(place, name, value)

@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import SpurlessWarning
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Batch
 from spurless.data.loader import Loader
 from spurless.train.config import TrainConfig, learning_rate
 from spurless.train.run import Run
+from spurless.train.sharpness import look_uphill
 
 Objective: TypeAlias = Callable[[nn.Module, Batch], Tensor]
 """A method's idea of what to minimise on one batch. It never steps; what it remembers lives in ``Stage.memory``."""
@@ -61,25 +62,52 @@ class Steps:
             if hasattr(model, "features"):
                 self.module.mark_forward_method("features")
 
-    def epoch(self, epoch: int, start: int, step: int) -> Iterator[None]:
-        """Make the steps of an epoch from batch ``start`` on, the first of which is step number ``step``."""
+    def epoch(self, epoch: int, start: int, step: int) -> Iterator[bool]:
+        """Make the steps of an epoch from batch ``start`` on, the first of which is step number ``step``.
+
+        Each is told by True, or by False where it must yet be made, before the next is asked for.
+        """
         for batch in self.loader.batches(epoch, start):
             self.set_rate(step)
             self.make(batch)
             step += 1
-            yield
+            yield True
 
     def make(self, batch: Batch) -> None:
         """Make one step."""
-        loss = self.objective(self.module, batch)
-        self.optimiser.zero_grad()
-        self.run.fabric.backward(loss)
+        if self.config.asam > 0:
+            memory = self.stage.memory.values()
+            loss = look_uphill(lambda: self._gradient(batch), self.model, self.config.asam, memory)
+        else:
+            loss = self._gradient(batch)
+        self.update(loss)
+
+    def update(self, loss: Tensor) -> None:
+        """Move the weights by the gradients that they have, and count the loss."""
+        if self.config.l1 > 0:
+            self._shrink()
         if self.config.clip is not None:
             self.run.fabric.clip_gradients(
                 self.module, self.optimiser, max_norm=self.config.clip, error_if_nonfinite=False
             )
         self.optimiser.step()
         self.loss += loss.detach()
+
+    def _gradient(self, batch: Batch) -> Tensor:
+        """Put the gradient of the objective into the parameters, and return its value."""
+        loss = self.objective(self.module, batch)
+        self.optimiser.zero_grad()
+        self.run.fabric.backward(loss)
+        return loss
+
+    def _shrink(self) -> None:
+        """Add the gradient of the L1 penalty, scaled where the loss was; what the loss does not reach stays."""
+        weights = [p.detach() for p in self.model.parameters() if p.grad is not None]
+        slopes = [p.grad for p in self.model.parameters() if p.grad is not None]
+        scaler, l1 = getattr(self.run.fabric.strategy.precision, "scaler", None), self.config.l1
+        pulls = torch._foreach_sign(weights)
+        torch._foreach_mul_(pulls, l1 if scaler is None else scaler.scale(torch.full((), l1, device=self.run.device)))
+        torch._foreach_add_(slopes, pulls)
 
     def rate(self, step: int) -> float:
         """Return the learning rate of step number ``step``."""
@@ -93,6 +121,12 @@ class Steps:
             else:
                 group["lr"] = self.rate(step)
 
+    def generators(self) -> dict[str, Tensor]:
+        """Return the state of the generators that this stage draws from."""
+        cuda = self.run.device.type == "cuda"
+        beside = {"cuda_generator": torch.cuda.get_rng_state(self.run.device)} if cuda else {}
+        return {"generator": torch.get_rng_state(), **beside}
+
 
 class GraphedSteps(Steps):
     """The whole step, from indices to updated weights, captured once as a CUDA graph and replayed.
@@ -105,49 +139,73 @@ class GraphedSteps(Steps):
         super().__init__(model, loader, objective, run, stage)
         rows, _ = loader.table(0)
         self.rows = torch.zeros(rows.shape, dtype=torch.long, device=run.device)
-        self.rates = torch.zeros(len(rows), device=run.device)
+        self.rates = torch.zeros(len(rows), dtype=torch.double, device=run.device)
         self.counter = torch.zeros(1, dtype=torch.long, device=run.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = 0
 
-    def epoch(self, epoch: int, start: int, step: int) -> Iterator[None]:
+    def epoch(self, epoch: int, start: int, step: int) -> Iterator[bool]:
         """Make the steps of an epoch; the last, shorter batch is made eagerly."""
         rows, rest = self.loader.table(epoch)
+        self._check(rows, rest)
         self.rows.copy_(rows)
-        self.rates.copy_(torch.tensor([self.rate(step - start + row) for row in range(len(rows))]))
+        rates = [self.rate(step - start + row) for row in range(len(rows))]
+        self.rates.copy_(torch.tensor(rates, dtype=torch.double))
         self.counter.fill_(start)
         for _ in range(start, len(rows)):
-            self._advance()
-            yield
+            yield self.advance()
         if len(rest) and start <= len(rows):
             self.set_rate(step - start + len(rows))
             self.make(self.loader.gather(rest.to(self.run.device)))
-            yield
+            yield True
 
-    def _advance(self) -> None:
-        """Replay; before that, warm up and capture."""
+    def advance(self) -> bool:
+        """Replay; before that, warm up and capture. Return whether the step is made."""
         if self.graph is None and self.warm == WARM_UP:
             self._capture()
         if self.graph is not None:
             self.graph.replay()
-            return
-        self.warm += 1
+        else:
+            self.warm += 1
+            self._aside()
+        return True
+
+    def body(self) -> None:
+        """The step as a static program: everything it needs to know is on the device."""
+        self.make(self.loader.gather(self.turn()))
+
+    def turn(self) -> Tensor:
+        """Set the learning rate of the step at the counter, move the counter on, and return the step's examples."""
+        rate, index = self.rates[self.counter].squeeze(0), self.rows[self.counter].squeeze(0)
+        for group in self.optimiser.param_groups:
+            group["lr"].copy_(rate)
+        self.counter += 1
+        return index
+
+    def _check(self, rows: Tensor, rest: Tensor) -> None:
+        """Refuse an order that does not fit: inside a graph nothing is checked, and an overrun ends the device."""
+        n = len(self.loader.split)
+        inside = all(int(part.min()) >= 0 and int(part.max()) < n for part in (rows, rest) if part.numel())
+        if rows.shape != self.rows.shape or not inside:
+            raise BadInput(
+                "the order of an epoch does not fit",
+                expected=f"{len(self.rows)} full batches, as in the first epoch, of examples from 0 to {n - 1}",
+                got=f"{len(rows)} full batches",
+            )
+
+    def _aside(self) -> None:
+        """Make one step eagerly, on a stream of its own, as a capture wants it before."""
         aside = torch.cuda.Stream(self.run.device)  # type: ignore[no-untyped-call]  # torch does not annotate it
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            self._body()
+            self.body()
         torch.cuda.current_stream().wait_stream(aside)
 
     def _capture(self) -> None:
         self.optimiser.zero_grad()
-        graph, generator = torch.cuda.CUDAGraph(), torch.cuda.default_generators[self.run.device.index or 0]
-        spare = generator.clone_state()
         try:
-            with torch.cuda.graph(graph):
-                self._body()
-            self.graph = graph
+            self.graph = captured(self.body, self.run.device)
         except RuntimeError as error:
-            generator.graphsafe_set_state(spare)  # a capture cut short leaves the old state unusable
             warnings.warn(
                 f"The step could not be captured as a CUDA graph and runs eagerly ({str(error).splitlines()[0]}). "
                 "A stage whose objective looks at values must not be static.",
@@ -155,13 +213,22 @@ class GraphedSteps(Steps):
                 stacklevel=2,
             )
 
-    def _body(self) -> None:
-        """The step as a static program: everything it needs to know is on the device."""
-        rate = self.rates[self.counter].squeeze(0)
-        for group in self.optimiser.param_groups:
-            group["lr"].copy_(rate)
-        self.make(self.loader.gather(self.rows[self.counter].squeeze(0)))
-        self.counter += 1
+
+def captured(body: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+    """Return what ``body`` does as a graph.
+
+    Raises:
+        RuntimeError: it cannot be captured; nothing has been done, and the generators are as good as before.
+    """
+    graph, generator = torch.cuda.CUDAGraph(), torch.cuda.default_generators[device.index or 0]
+    spare = generator.clone_state()
+    try:
+        with torch.cuda.graph(graph):
+            body()
+    except Exception:
+        generator.graphsafe_set_state(spare)  # a capture cut short leaves the old state unusable
+        raise
+    return graph
 
 
 def steps_of(model: nn.Module, loader: Loader, objective: Objective, run: Run, stage: Stage) -> Steps:

@@ -1,0 +1,105 @@
+"""Together: many runs at once on one device, each with the model and the record it would have alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from spurless.bench.fitting import Fitted, Protocol, Ready, carry_out, finish, heard, prepare
+from spurless.bench.rules import set_criterion
+from spurless.data.grouped import Grouped, Splits
+from spurless.methods import Method
+from spurless.methods.base import one_stage
+from spurless.train.fleet import AT_ONCE, Outcome, can_share, minimise_all
+from spurless.train.loop import Job
+
+Request: TypeAlias = tuple[Protocol, Method, nn.Module, Splits, int]
+"""What :func:`~spurless.bench.fitting.fit_under` takes: protocol, method, model, data, seed."""
+
+
+def fit_together(requests: Sequence[Request], at_once: int = AT_ONCE) -> list[Fitted | Exception]:
+    """Fit many runs, and return for each what ``fit_under`` would return or raise.
+
+    Runs of methods with one stage that train from scratch advance together where their steps can be captured as a
+    CUDA graph; all others are done one after another. The record of a run that shared its device says under
+    ``hardware`` with how many; its seconds are those that went by, its peak of memory is that of all.
+
+    Args:
+        requests: the runs; a tensor of inputs that several have lies on the device once.
+        at_once: how many advance together.
+    """
+    harbour, results = _Harbour(), dict[int, Fitted | Exception]()
+    sharers: dict[int, tuple[Ready, Job]] = {}
+    for number, request in enumerate(requests):
+        try:
+            ready = harbour.ready(request)
+            shared = harbour.shared(ready)
+            if shared is None:
+                results[number] = carry_out(ready)
+            else:
+                sharers[number] = shared
+        except Exception as error:  # a failure is the run's own
+            results[number] = error
+    with heard() as said:
+        outcomes = minimise_all([job for _, job in sharers.values()], at_once)
+    for (number, (ready, _)), outcome in zip(sharers.items(), outcomes, strict=True):
+        results[number] = _finished(ready, outcome, said)
+    return [results[number] for number in range(len(requests))]
+
+
+@dataclass
+class _Harbour:
+    """Makes runs ready, and does once what they have in common."""
+
+    prints: dict[int, str] = field(default_factory=dict)
+    """The fingerprint of every dataset."""
+    homes: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict)
+    """Every tensor of inputs, on its device."""
+
+    def ready(self, request: Request) -> Ready:
+        """Check a run and prepare it, as when it is alone."""
+        data = request[3]
+        ready = prepare(*request, fingerprint=self.prints.get(id(data)))
+        self.prints[id(data)] = ready.fingerprint
+        return ready
+
+    def shared(self, ready: Ready) -> tuple[Ready, Job] | None:
+        """Return the run, with its data in place, and its job, if it may share the device with others."""
+        method = one_stage(ready.method)
+        if method is None or ready.info.start != "scratch":
+            return None
+        data, device = ready.data, ready.run.device
+        train, val, test = (self.placed(split, device) for split in (data.train, data.val, data.test))
+        here = replace(ready, data=replace(data, train=train, val=val, test=test))
+        job = method.job(here.model, here.shown, here.run)
+        if not can_share(job):
+            return None
+        set_criterion(here.run, here.criterion, val)
+        return here, job
+
+    def placed(self, split: Grouped, device: torch.device) -> Grouped:
+        """Return the split with its inputs on a device, where every run with the same tensor finds them."""
+
+        def place(x: Tensor) -> Tensor:
+            if (id(x), device) not in self.homes:
+                self.homes[id(x), device] = x.to(device)
+            return self.homes[id(x), device]
+
+        if isinstance(split.x, Tensor):
+            return replace(split, x=place(split.x))
+        if isinstance(split.x, dict):
+            return replace(split, x={key: place(x) for key, x in split.x.items()})
+        return split
+
+
+def _finished(ready: Ready, outcome: Outcome, said: Sequence[str]) -> Fitted | Exception:
+    if outcome.error is not None:
+        return outcome.error
+    try:
+        return finish(ready, ready.model, None, said, sum(ready.run.seconds.values()), outcome.together)
+    except Exception as error:
+        return error

@@ -1,0 +1,57 @@
+"""The fleet: K at once, data shared, the records of one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spurless.bench.engines import Machines, Task
+from spurless.bench.engines.fleet import ask_all, open_fleet
+from spurless.bench.stopping import diverged
+from spurless.core.records import Record
+from spurless.train.run import Engine
+
+CPU = Machines(Engine("cpu"), together=3)
+
+
+def test_a_fleet_gives_the_records_of_one_after_another(
+    tasks: list[Task], alone: dict[str, Record], facts: Callable[..., Any]
+) -> None:
+    with open_fleet(CPU) as run:
+        found = [(task.key, outcome) for task, outcome in run(tasks)]
+    assert [key for key, _ in found] == [task.key for task in tasks]
+    assert facts(dict(found)) == facts(alone)
+
+
+def test_one_that_diverges_sinks_alone(tasks: list[Task], alone: dict[str, Record]) -> None:
+    bad = replace(tasks[0], key="bad", cell=replace(tasks[0].cell, train={"steps": 60, "lr": 1e30}))
+    with open_fleet(CPU) as run:
+        (_, sunk), (_, swims) = run([bad, tasks[1]])
+    assert isinstance(sunk, Record)
+    assert isinstance(swims, Record)
+    assert diverged(sunk)
+    assert swims.metrics == alone[tasks[1].key].metrics
+
+
+def test_as_many_at_once_as_asked_for(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    fleets = []
+
+    def fit_together(requests: list[Any], at_once: int) -> list[Exception]:
+        fleets.append((len(requests), at_once))
+        return [ValueError("not today")] * len(requests)
+
+    monkeypatch.setattr("spurless.bench.together.fit_together", fit_together)
+    with open_fleet(CPU) as run:
+        outcomes = [outcome for _, outcome in run(tasks)]
+    assert fleets == [(3, 3), (3, 3), (2, 3)]
+    assert all(isinstance(outcome, ValueError) for outcome in outcomes)
+
+
+def test_runs_that_differ_in_training_alone_share_their_data(tasks: list[Task]) -> None:
+    asked = ask_all(tasks, CPU)
+    assert [each.seed for each in asked] == [task.seed for task in tasks]
+    assert len({id(each.data) for each in asked}) == 2  # two seeds
+    assert len({id(each.model) for each in asked}) == 8
