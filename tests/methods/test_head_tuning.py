@@ -1,5 +1,6 @@
 """Heads on features: halves by hand, batches by count, selection by brute force, and one pass over each split."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -178,6 +179,8 @@ def test_the_loop_of_a_head_is_its_own() -> None:
     settings = settings_of(HeadConfig("val", 4, 5, 6, "adam", 0.7, 0.2), base)
     assert settings == TrainConfig(4, None, 6, "adam", 0.7, weight_decay=0.2, clip=2.0)
     assert steady(base, steps=11).steps == 11
+    heavy = replace(base, l1=1e-3, asam=0.5)
+    assert (steady(heavy).l1, steady(heavy).asam, steady(heavy, l1=0.1).l1) == (0.0, 0.0, 0.1)
 
 
 def retraining(epochs: int, on: Literal["start", "again"]) -> tuple[Tensor, Run]:

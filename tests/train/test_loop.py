@@ -210,7 +210,7 @@ def test_a_finished_stage_is_loaded_not_repeated(tmp_path: Path) -> None:
 
 DRIVER = '''
 """Imports once, then forks one child per attempt, so that a kill costs milliseconds instead of an import."""
-import os, random, signal, sys, time
+import os, random, signal, sys, time, traceback
 from pathlib import Path
 import torch
 from torch import nn
@@ -248,12 +248,16 @@ def attempt(folder, patience):
     if child == 0:
         try:
             go(folder)
-        finally:
-            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
     if patience is not None:
         time.sleep(patience)
         os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        sys.exit("the run failed by itself")
 
 base = Path(sys.argv[1])
 for name in ("peace", "killed"):

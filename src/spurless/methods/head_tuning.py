@@ -173,9 +173,9 @@ def settings_of(config: _Lengths, base: TrainConfig) -> TrainConfig:
 
 
 def steady(base: TrainConfig, **changes: Any) -> TrainConfig:
-    """Return settings with a constant rate and nothing that stops early, some of them replaced by ``changes``."""
+    """Return settings with a constant rate, no L1, no ASAM and nothing that stops early, but for the ``changes``."""
     still: dict[str, Any] = {"schedule": "constant", "warmup_steps": 0, "stop_accuracy": None, "stop_loss": None}
-    return replace(base, **still | changes)
+    return replace(base, **{**still, "l1": 0.0, "asam": 0.0, **changes})
 
 
 def trained_again(name: str, data: Splits, run: Run, settings: TrainConfig, do: str) -> Classifier:
