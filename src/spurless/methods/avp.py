@@ -11,8 +11,8 @@ have no part in the score.
 
 On that toy, pruning helps, and the choice by variability does not. Ten seeds, accuracy on clean data in percent, wrong
 labels by a rule and by chance: no pruning 92.5 and 91.8, this score 97.2 and 96.5, the smallest weights 97.9 and 97.3,
-weights at random 98.1 and 98.1, early stopping 98.9 and 98.8 (``benchmarks/records/avp_gaussians_trial.jsonl``, made
-before the code was committed; the claims ``avp/gaussians-biased`` and ``avp/gaussians-unbiased`` repeat it).
+weights at random 98.1 and 98.1, early stopping 98.9 and 98.8: the claims ``avp/gaussians-biased`` and
+``avp/gaussians-unbiased``.
 
 Deviations:
     * The paper shows all epochs and chooses none. Here the epoch is kept that is most often right on validation.
