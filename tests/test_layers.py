@@ -15,7 +15,7 @@ MAY_KNOW = {
     "train": {"core", "data", "models", "metrics"},
     "explain": {"core", "data", "models", "metrics", "train"},
     "methods": {"core", "data", "models", "metrics", "train", "explain"},
-    "auditing": {"core", "data", "models", "metrics", "train", "explain"},
+    "auditing": {"core", "data", "models", "metrics", "train", "explain", "reporting"},
     "bench": {"core", "data", "models", "metrics", "train", "explain", "methods", "auditing"},
     "reporting": {"core"},
     "cli": {"core", "data", "models", "metrics", "train", "explain", "methods", "auditing", "bench", "reporting"},

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spurless.auditing import audit
     from spurless.bench.fitting import Fitted, fit
     from spurless.core.errors import SpurlessError, SpurlessWarning
     from spurless.core.groups import Groups
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "spurless.auditing": ("audit",),
     "spurless.bench.fitting": ("Fitted", "fit"),
     "spurless.core.errors": ("SpurlessError", "SpurlessWarning"),
     "spurless.core.groups": ("Groups",),
@@ -81,6 +83,7 @@ __all__ = [  # noqa: RUF022  in the order in which one meets them
     "fit",
     "embed",
     "evaluate",
+    "audit",
     "report",
     "save_weights",
     "load_weights",

@@ -181,6 +181,17 @@ def test_a_sweep_that_is_done_starts_no_engine(tmp_path: Path, monkeypatch: pyte
     assert run_sweep(sweep, out=tmp_path / "r.jsonl", engine="ray", machines=CPU).rows() == done.rows()
 
 
+def test_a_study_takes_more_numbers_of_every_run_and_runs_what_has_none_of_them(tmp_path: Path) -> None:
+    out = tmp_path / "records.jsonl"
+    plain = Sweep(CELL, {"lr": [0.01, 0.1]}, seeds=1)
+    run_sweep(plain, out=out, engine="here", machines=CPU)
+    swept = run_sweep(replace(plain, study=True), out=out, engine="here", machines=CPU)
+    assert len(read(out)) == 4
+    assert all({"prunability", "csi", "class_separation"} <= r.metrics.keys() for r in swept.records.values())
+    run_sweep(replace(plain, study=True), out=out, engine="here", machines=CPU)
+    assert len(read(out)) == 4
+
+
 def test_records_of_other_runs_are_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "r.jsonl"
     task = plan(Sweep(CELL, {"lr": [0.1]}, seeds=1), CPU)[0]

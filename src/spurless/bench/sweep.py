@@ -23,6 +23,8 @@ from spurless.core.records import Record, append, read
 from spurless.data.grouped import Splits
 from spurless.metrics.intervals import Spread, over_seeds
 
+STUDIED = "activation_compressibility"
+"""A number that every run has that was studied."""
 SUMMARISED = ("unbiased", "worst_group", "average", VALIDATION)
 DEFAULT = Machines()
 
@@ -43,6 +45,8 @@ class Sweep:
     drop: float | None = 0.25
     """Go no higher once a seed diverged, or lost more than this share of its best validation accuracy; None: go on."""
     load: Loader = load_named
+    study: bool = False
+    """Take compressibility, separation, selectivity and prunability of every run too; see ``bench.study``."""
 
     def __post_init__(self) -> None:
         if not self.over:
@@ -187,7 +191,7 @@ def _points(sweep: Sweep) -> Iterator[Task]:
             chosen: dict[Any, Any] = {**dict(zip(others, rest, strict=True)), walked: value}
             words = ", ".join(f"{name}={_word(chosen[name])}" for name in named)
             cell = assign(sweep.cell, {parameter: chosen[name] for name, parameter in named.items()})
-            yield Task(words, cell, sweep.first, "", sweep.load, line, rank)
+            yield Task(words, cell, sweep.first, "", sweep.load, line, rank, sweep.study)
 
 
 def _values(sweep: Sweep, name: str) -> list[Any]:
@@ -238,8 +242,9 @@ def _recorded(out: Path | None, tasks: Sequence[Task]) -> dict[str, Record]:
     """Return the records of these tasks that a file holds; one without a validation accuracy is of another command."""
     if out is None or not out.exists():
         return {}
-    keys = {task.key for task in tasks}
-    return {r.key: r for r in reversed(read(out)) if r.key in keys and VALIDATION in r.metrics}
+    wanted = {task.key: {VALIDATION, STUDIED} if task.study else {VALIDATION} for task in tasks}
+    known = [r for r in reversed(read(out)) if r.key in wanted]
+    return {r.key: r for r in known if diverged(r) or wanted[r.key] <= r.metrics.keys()}
 
 
 def _done(run: Runner, wave: Sequence[Task]) -> Iterator[tuple[Task, Record]]:

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from spurless import __version__
+from spurless.cli.audit import audit
 from spurless.cli.data import data
 from spurless.cli.demo import demo
 from spurless.cli.evaluate import evaluate
@@ -52,6 +53,7 @@ app.command("demo")(demo)
 app.command("fit")(fit)
 app.command("sweep")(sweep)
 app.command("eval")(evaluate)
+app.command("audit")(audit)
 app.command("explain")(explain)
 app.command("report")(report)
 app.command("reproduce")(reproduce)

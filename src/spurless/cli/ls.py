@@ -30,11 +30,11 @@ class Listing:
 
 def ls(
     what: Annotated[
-        str, typer.Argument(help="methods, datasets, models, metrics, criteria or claims.", metavar="WHAT")
+        str, typer.Argument(help="methods, datasets, models, audits, metrics, criteria or claims.", metavar="WHAT")
     ] = "methods",
     json: Json = False,
 ) -> None:
-    """List what there is: methods, datasets, models, metrics, criteria or claims.
+    """List what there is: methods, datasets, models, audits, metrics, criteria or claims.
 
     The table shows what fits; --json prints everything, options and presets too.
 
@@ -121,6 +121,13 @@ def criteria_rows() -> list[Row]:
     ]
 
 
+def audits_rows() -> list[Row]:
+    """One row per question that an audit asks."""
+    from spurless.auditing import AUDITS
+
+    return [{"audit": row.name, "asks": row.question, "needs": row.needs} for row in AUDITS.values()]
+
+
 def claims_rows() -> list[Row]:
     """One row per claim."""
     from spurless.bench.claims import CLAIMS
@@ -151,6 +158,7 @@ TABLES: dict[str, Listing] = {
         more="Options, card and counts: spurless data describe NAME\nFiles: spurless data prepare NAME",
     ),
     "models": Listing(models_rows, ("model", "what it is"), more="Options: spurless ls models --json"),
+    "audits": Listing(audits_rows, ("audit", "asks", "needs"), more="Ask them: spurless audit WEIGHTS"),
     "metrics": Listing(metrics_rows, ("metric", "what it is", "needs")),
     "criteria": Listing(criteria_rows, ("criterion", "keeps the epoch with the best", "looks at")),
     "claims": Listing(

@@ -114,6 +114,14 @@ def sweep(
             metavar="SHARE|none",
         ),
     ] = "0.25",
+    study: Annotated[
+        bool,
+        typer.Option(
+            "--study",
+            help="Take compressibility, separation, selectivity and prunability of every run too.",
+            metavar="",
+        ),
+    ] = False,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -163,6 +171,7 @@ def sweep(
       spurless sweep --over step_size=0.01,0.1 --method group-dro --seeds 5
       spurless sweep --over l2=0,0.001,0.01 --drop none --lr 0.1 --stop-accuracy 1
       spurless sweep --over lr=0.01,0.1 --engine ray --address auto
+      spurless sweep --over lr=0.01,0.1 --study --stop-accuracy 1 --momentum 0
     """
     from spurless.bench.cell import Cell
     from spurless.bench.engines import Machines, choose
@@ -192,7 +201,7 @@ def sweep(
     _refuse(model, cell.model_options, ("name", "data", "seed", "input_shape", "n_classes"))
     _refuse(f"method {method!r}", cell.method_options, ("name", "preset", "options"))
     columns = Columns(label, attribute, split, features, file, root, text)
-    asked = Sweep(cell, {**written["over"], **_values(over)}, seeds, seed, _share(drop), partial(_open, columns))
+    asked = Sweep(cell, {**written["over"], **_values(over)}, seeds, seed, _share(drop), partial(_open, columns), study)
     place = Engine(device, precision=precision, workers=workers)
     machines = Machines(place, threads, jobs, together, address, gpus_per_run, cpus_per_run)
     choose(engine, machines)

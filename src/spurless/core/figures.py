@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ class Picture:
 
     title: str
     caption: str
-    png: bytes | Path | str
+    png: bytes | Path | str = field(repr=False)
     alt: str
 
 
@@ -24,7 +24,7 @@ class Figure:
 
     title: str
     caption: str
-    spec: dict[str, Any]
+    spec: dict[str, Any] = field(repr=False)
     alt: str
     height: int = 320
 

@@ -18,7 +18,7 @@ from spurless.data.grouped import Grouped
 from spurless.data.hidden import Faded, Hidden
 from spurless.data.loader import Loader, in_order
 from spurless.explain.heat import AUTO, Draw, all_maps
-from spurless.explain.tiles import encode, glow, rgb
+from spurless.explain.tiles import encode, encode_one, glow, rgb
 from spurless.models.classifier import evaluating
 from spurless.models.wrapping import wrap
 from spurless.train.evaluate import EVALUATION_BATCH
@@ -117,6 +117,22 @@ def chosen(  # noqa: PLR0913 - a public door
     generator = Seeds(seed).generator("pictures")
     parts = [_in_turn(which.nonzero().flatten(), cells, generator) for which in (changed, ~changed)]
     return torch.cat(parts)[:n]
+
+
+def thumbnails(
+    model: nn.Module, split: Grouped, index: Tensor | Sequence[int], *, device: torch.device | str | None = None
+) -> list[tuple[bytes, bytes]]:
+    """Return a small PNG of each example, and one of where the model looked; the model is left as it was.
+
+    Raises:
+        BadInput: the examples are no images, or there is no such example.
+    """
+    check_images(split)
+    shown = _whole(split.select(_rows(index, len(split))))
+    raw = _stacked(shown)
+    images = _bytes(raw, raw)
+    heat = glow(images, all_maps(model, split=shown, device=device))
+    return [(encode_one(image), encode_one(hot)) for image, hot in zip(rgb(images), heat, strict=True)]
 
 
 def check_images(split: Grouped) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,6 +67,23 @@ def encode(columns: Mapping[str, Tensor], numbers: Sequence[str], across: bool =
     return _sheet(tiles, numbers, list(columns))
 
 
+def encode_one(image: Tensor) -> bytes:
+    """Return one image ``(3, height, width)`` as a tile by itself."""
+    from PIL import Image
+
+    buffer = BytesIO()
+    _fitted(Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _fitted(image: Any) -> Any:
+    """Enlarge a small image pixel by pixel, reduce a large one smoothly."""
+    from PIL import Image
+
+    size = _tile((image.height, image.width))
+    return image.resize(size, Image.Resampling.NEAREST if size[0] >= image.width else Image.Resampling.LANCZOS)
+
+
 def _sheet(tiles: Sequence[Sequence[Tensor]], before: Sequence[str], above: Sequence[str]) -> bytes:
     """Draw rows of tiles with a word before each row and a word above each column."""
     from PIL import Image, ImageDraw, ImageFont
@@ -83,8 +101,7 @@ def _sheet(tiles: Sequence[Sequence[Tensor]], before: Sequence[str], above: Sequ
         pen.text((left, HEADING // 2), word, INK, font, anchor="lm")
         for row, tile in enumerate(tiles):
             image = Image.fromarray(tile[column].permute(1, 2, 0).contiguous().numpy())
-            way = Image.Resampling.NEAREST if size[0] >= image.width else Image.Resampling.LANCZOS
-            sheet.paste(image.resize(size, way), (left, HEADING + row * (size[1] + GAP)))
+            sheet.paste(_fitted(image), (left, HEADING + row * (size[1] + GAP)))
         left += width
     buffer = BytesIO()
     sheet.save(buffer, format="PNG", optimize=True)

@@ -41,6 +41,7 @@ from spurless.methods.randmask import RandMask
 from spurless.methods.rebias import ReBias
 from spurless.methods.selectivenet import SelectiveNet
 from spurless.methods.self_tuning import Self
+from spurless.methods.watched_erm import WatchedERM
 
 METHODS: dict[str, type[Method]] = {
     method.info.name: method
@@ -67,6 +68,7 @@ METHODS: dict[str, type[Method]] = {
         Self,
         JTTHead,
         NeuronTune,
+        WatchedERM,
         GroupReweight,
         GroupResample,
         GroupSubsample,

@@ -1,9 +1,11 @@
-"""Reporting: records in, one page that a person can read out."""
+"""Reporting: records or an audit in, one page that a person can read out."""
 
 from __future__ import annotations
 
 from spurless.core.figures import Figure, Picture, Section
 from spurless.reporting.arms import Arm, Change, Estimate, Study
+from spurless.reporting.audit_page import audit_html, write_audit
+from spurless.reporting.audit_words import Opinion, audit_json, opinion, write_json, write_suspects
 from spurless.reporting.gather import studies
 from spurless.reporting.page import report, write_report, write_sections
 from spurless.reporting.summary import (
@@ -23,20 +25,27 @@ __all__ = [
     "Change",
     "Estimate",
     "Figure",
+    "Opinion",
     "Picture",
     "Section",
     "Study",
     "Summary",
+    "audit_html",
+    "audit_json",
     "cautions",
     "compare",
     "describe",
     "findings",
     "headline",
     "limits",
+    "opinion",
     "report",
     "studies",
     "summarise",
     "supervision",
+    "write_audit",
+    "write_json",
     "write_report",
     "write_sections",
+    "write_suspects",
 ]

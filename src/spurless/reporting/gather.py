@@ -11,6 +11,7 @@ from spurless.reporting.arms import Arm, Study
 
 SPELLING = {
     "erm": "ERM",
+    "watched-erm": "Watched ERM",
     "jtt": "JTT",
     "dfr": "DFR",
     "dcwp": "DCWP",

@@ -16,6 +16,7 @@ from spurless.reporting.arms import Study, size_of
 from spurless.reporting.charts import MANY_GROUPS, Chart, before_after, by_group, curves, heat_map, look, shown_groups
 from spurless.reporting.sections import shown_picture, shown_sections
 from spurless.reporting.summary import Summary, limits, summarise, supervision
+from spurless.reporting.sweeps import UNDER_PRUNING, sweep_sections
 from spurless.reporting.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
 from spurless.reporting.words import listed, name, percent, plural, signed, span
 
@@ -68,7 +69,7 @@ def write_report(
     """
     if not records:
         raise BadInput("there is nothing to report", expected="at least one record", do="Run spurless fit first.")
-    return _write(path, render(records, title=title, pictures=pictures, sections=sections))
+    return write_page(path, render(records, title=title, pictures=pictures, sections=sections))
 
 
 def write_sections(path: Path | str, title: str, sections: Sequence[Section], *, about: str = "") -> Path:
@@ -79,7 +80,7 @@ def write_sections(path: Path | str, title: str, sections: Sequence[Section], *,
     """
     if not sections:
         raise BadInput("there is nothing to show", expected="at least one section")
-    return _write(path, render_sections(title, sections, about=about))
+    return write_page(path, render_sections(title, sections, about=about))
 
 
 def render(
@@ -95,10 +96,10 @@ def render(
     summaries = summarise(records)
     chapters = [_chapter(summary) for summary in summaries]
     charts = [chart for chapter in chapters for chart in chapter["charts"]]
-    return _fill(
+    return fill(
         "page.html",
         charts,
-        shown_sections(sections),
+        shown_sections([*sweep_sections(records), *sections]),
         title=name(title, 120) if title else _title(summaries),
         chapters=chapters,
         record_count=len(records),
@@ -109,7 +110,7 @@ def render(
 
 def render_sections(title: str, sections: Sequence[Section], *, about: str = "") -> str:
     """Return a page of sections alone as text; the same sections give the same text."""
-    return _fill("sections.html", [], shown_sections(sections), title=name(title, 120), about=name(about, 400))
+    return fill("sections.html", [], shown_sections(sections), title=name(title, 120), about=name(about, 400))
 
 
 def house() -> Any:
@@ -127,7 +128,7 @@ def house() -> Any:
     return made
 
 
-def _fill(template: str, charts: list[dict[str, Any]], sections: list[dict[str, Any]], **words: Any) -> str:
+def fill(template: str, charts: list[dict[str, Any]], sections: list[dict[str, Any]], **words: Any) -> str:
     """Fill a template whose charts are numbered; one that draws nothing carries nothing to draw with."""
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
@@ -150,7 +151,8 @@ def _fill(template: str, charts: list[dict[str, Any]], sections: list[dict[str, 
     return text
 
 
-def _write(path: Path | str, text: str) -> Path:
+def write_page(path: Path | str, text: str) -> Path:
+    """Write a page and return its path; the file appears whole or not at all."""
     path = Path(path)
     data = text.encode("utf-8", "replace")
     replace_file(path, lambda scratch: scratch.write_bytes(data))
@@ -196,7 +198,7 @@ def _chapter(summary: Summary) -> dict[str, Any]:
         "charts": [f for found in figures.values() for f in found],
         "shown": group_rows(study, shown if many else list(study.groups)),
         "rest": group_rows(study, list(study.groups)) if many else [],
-        "metrics": metric_rows(study),
+        "metrics": [row for row in metric_rows(study) if not UNDER_PRUNING.fullmatch(row["name"].replace(" ", "_"))],
         "abstaining": _abstaining(study),
         "supervision": supervision_rows(study),
         "data": data_facts(study),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from spurless.bench.claims import avp, dcwp, masktune, neurontune, theory
+from spurless.bench.claims import avp, dcwp, large_lr, masktune, neurontune, theory
 from spurless.bench.claims.base import Bar, Claim, Verdict, judge
 from spurless.core.errors import UnknownName
 
 CLAIMS: dict[str, Claim] = {
-    claim.id: claim for paper in (theory, masktune, neurontune, dcwp, avp) for claim in paper.CLAIMS
+    claim.id: claim for paper in (theory, masktune, neurontune, dcwp, avp, large_lr) for claim in paper.CLAIMS
 }
 
 

@@ -15,6 +15,7 @@ import torch
 from spurless.bench.assess import circumstances, describe_data, describe_model, validation_average
 from spurless.bench.cell import Cell
 from spurless.bench.fitting import Fitted, Protocol, fit_under
+from spurless.bench.study import study
 from spurless.core.errors import BadInput, Diverged, SpurlessError, SpurlessWarning
 from spurless.core.options import configure
 from spurless.core.records import GroupRow, Record
@@ -56,6 +57,8 @@ class Task:
     """Tasks of one line differ in the parameter that is walked alone."""
     rank: int = 0
     """How far along its line the value lies; a value waits for all of lower rank."""
+    study: bool = False
+    """Whether the numbers of the study of large learning rates are taken too; see ``bench.study``."""
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.seed}"
@@ -155,6 +158,8 @@ def conclude(task: Task, asked: Asked, fitted: Fitted | Exception) -> Outcome:
         return fitted
     run = start(asked.protocol.engine, task.seed, asked.protocol.train)
     metrics = {**fitted.record.metrics, VALIDATION: validation_average(fitted.model, asked.data, run)}
+    if task.study:
+        metrics |= study(fitted, asked.data)
     return replace(fitted.record, metrics=metrics)
 
 

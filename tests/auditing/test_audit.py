@@ -1,0 +1,129 @@
+"""The audit as a whole: a model with a planted shortcut is found out, one without is not, and nothing is changed."""
+
+import json
+import warnings
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+import spurless as sp
+from spurless.auditing import AUDITS, Audited, audit
+from spurless.bench.fitting import Fitted
+from spurless.core.errors import BadInput, SpurlessWarning, UnknownName
+from spurless.data.grouped import Splits
+from spurless.reporting import audit_json
+from spurless.train.run import Engine
+
+CPU = Engine("cpu")
+SHORT: dict[str, Any] = {"permutations": 199, "engine": CPU, "pictured": 4}
+
+
+@cache
+def digits() -> tuple[Splits, Fitted]:
+    data = sp.load("patched-digits")
+    model = sp.build("small-cnn", data)
+    return data, sp.fit("erm", model, data, train={"steps": 170, "batch_size": 64, "lr": 0.01}, engine=CPU)
+
+
+@cache
+def found() -> Audited:
+    data, fitted = digits()
+    return audit(fitted.model, data, **SHORT)
+
+
+def test_a_model_that_leans_on_the_square_is_found_out() -> None:
+    named = {finding.audit: finding for finding in found().findings}
+    assert found().verdict == "leans"
+    assert named["attribute-use"].shortcut == "marked"
+    assert named["image-properties"].shortcut is not None
+    assert "top left corner" in named["image-properties"].shortcut
+    assert named["error-slices"].flagged
+    assert not named["worst-class"].flagged
+
+
+def test_without_attributes_it_is_found_out_as_well() -> None:
+    data, fitted = digits()
+    blind = audit(fitted.model, data.shown(train_attributes=False, val_labels=True, val_attributes=False).val, **SHORT)
+    assert blind.verdict == "leans"
+    assert {finding.audit for finding in blind.findings}.isdisjoint({"group-gap", "attribute-use"})
+    assert blind.facts["attributes"] == []
+
+
+def test_the_suspected_are_those_who_break_the_shortcut() -> None:
+    data, _ = digits()
+    rows = torch.tensor([suspect.row for suspect in found().suspects])
+    breaks = (data.val.y == data.val.a)[rows]  # marked is 0, and goes with label 0 in training
+    assert len(rows) >= 10
+    assert float((~breaks).double().mean()) > 0.9
+
+
+def test_a_model_without_a_shortcut_is_left_in_peace() -> None:
+    data = sp.load("planted", agreement=0.5, core=2.0, n_val=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = sp.fit("erm", sp.build("linear", data), data, train={"epochs": 10, "lr": 0.1}, engine=CPU)
+        clean = audit(fitted.model, data, **SHORT)
+    assert clean.verdict == "none", [(f.audit, f.severity, f.p) for f in clean.flagged]
+
+
+def test_the_same_seed_gives_the_same_audit_and_the_model_stays_as_it_was() -> None:
+    data, fitted = digits()
+    before = {name: value.clone() for name, value in fitted.model.state_dict().items()}
+    again = audit(fitted.model, data, **SHORT)
+    assert [f.p for f in again.findings] == [f.p for f in found().findings]
+    assert [s.row for s in again.suspects] == [s.row for s in found().suspects]
+    assert all(torch.equal(value, before[name]) for name, value in fitted.model.state_dict().items())
+
+
+def test_one_question_may_be_asked_alone_and_progress_is_told() -> None:
+    data, fitted = digits()
+    told: list[tuple[str, int, int, str]] = []
+    one = audit(fitted.model, data, only=["error-slices"], progress=lambda *words: told.append(words), **SHORT)
+    assert [finding.audit for finding in one.findings] == ["error-slices"]
+    assert ("audit", 1, 1, "") in told
+
+
+def test_what_was_used_and_what_it_cannot_tell_is_said() -> None:
+    facts = found().facts
+    assert facts["examples"] == 297
+    assert facts["part"] == "val"
+    assert facts["permutations"] == 199
+    assert set(facts["seconds"]) >= {"look", "gallery", "error-slices"}
+    assert len(found().limits) >= 3
+    assert json.loads(audit_json(found()))["verdict"] == "leans"
+    assert "shortcut" in found()._repr_html_()
+    assert len(repr(found().findings[0])) < 5000  # no bytes of pictures
+
+
+def test_masks_ask_for_the_background() -> None:
+    data, fitted = digits()
+    masks = torch.zeros(len(data.val), 8, 8)
+    masks[:, 2:, :] = 1
+    size = tuple(torch.as_tensor(data.val.x).shape[2:])
+    masks = torch.nn.functional.interpolate(masks[:, None], size=size)[:, 0].bool()
+    swapped = audit(fitted.model, data, masks=masks, only=["swapped-backgrounds"], **SHORT)
+    assert [finding.audit for finding in swapped.findings] == ["swapped-backgrounds"]
+    assert swapped.findings[0].flagged  # the square is in the rows that count as background
+
+
+def test_bad_words_are_one_sentence() -> None:
+    data, fitted = digits()
+    with pytest.raises(UnknownName, match="error-slices"):
+        audit(fitted.model, data, only=["slices"], **SHORT)
+    with pytest.raises(UnknownName, match="val"):
+        audit(fitted.model, data, part="validation", **SHORT)
+    with pytest.raises(BadInput, match="level is a share"):
+        audit(fitted.model, data, level=2.0)
+
+
+def test_too_few_permutations_can_show_nothing_and_that_is_said() -> None:
+    data, fitted = digits()
+    with pytest.warns(SpurlessWarning, match=r"at least 39 permutations"):
+        audit(fitted.model, data, only=["error-slices", "biased-neurons"], permutations=30, engine=CPU, pictured=0)
+
+
+def test_every_row_of_the_table_asks_a_question() -> None:
+    assert all(row.question.endswith("?") and row.name == name for name, row in AUDITS.items())
+    assert all("_" not in name for name in AUDITS)

@@ -1,0 +1,84 @@
+"""Gallery: who is suspected, from which file, with a picture and where the model looked."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from spurless.auditing.gallery import file_of, suspects_of
+from spurless.auditing.subject import Subject
+from spurless.auditing.suspects import Suspicion
+from spurless.core.groups import Groups
+from spurless.data.grouped import Grouped
+from spurless.data.images import ImageFiles
+from spurless.models import build
+
+N = 6
+
+
+def subject() -> Subject:
+    x = torch.randint(0, 256, (N, 3, 16, 16), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    split = Grouped(
+        x, torch.tensor([0, 1, 0, 1, 0, 1]), torch.tensor([0, 0, 1, 1, 0, 1]), Groups(("a", "b"), ("p", "q"))
+    )
+    model = build("small-cnn", input_shape=(3, 16, 16), n_classes=2)
+    logits = torch.tensor([[2.0, 0.0]] * 3 + [[0.0, 1.0]] * 3)
+    return Subject(model, split, torch.randn(N, 4), logits)
+
+
+def suspicion(score: list[float]) -> Suspicion:
+    values = torch.tensor(score)
+    return Suspicion(values, values >= 0.5, {}, 0.5)
+
+
+def test_the_suspected_come_in_the_order_of_their_scores_with_their_words() -> None:
+    found = suspects_of(subject(), suspicion([0.1, 0.7, 0.2, 0.0, 0.9, 0.4]))
+    assert [suspect.row for suspect in found] == [4, 1]
+    first = found[0]
+    assert (first.label, first.predicted, first.attribute, first.file, first.text) == ("a", "b", "p", None, None)
+    assert first.suspected
+    assert first.picture is not None
+    assert first.heat is not None
+    assert isinstance(first.picture.png, bytes)
+    assert first.picture.png != first.heat.png
+
+
+def test_only_the_first_are_drawn() -> None:
+    found = suspects_of(subject(), suspicion([0.9, 0.8, 0.7, 0.6, 0.0, 0.0]), pictured=2)
+    assert [suspect.picture is not None for suspect in found] == [True, True, False, False]
+
+
+def test_rows_of_numbers_have_no_picture_and_hidden_attributes_no_name() -> None:
+    one = subject()
+    split = Grouped(torch.randn(N, 3), one.split.y, torch.full((N,), -1), one.split.groups)
+    found = suspects_of(replace(one, split=split), suspicion([0.9] * N))
+    assert len(found) == N
+    assert all(suspect.picture is None and suspect.attribute is None for suspect in found)
+
+
+def test_nobody_suspected_is_an_empty_gallery() -> None:
+    assert suspects_of(subject(), suspicion([0.0] * N)) == ()
+
+
+def test_a_file_is_found_through_a_choice_of_a_choice(tmp_path: Path) -> None:
+    for i in range(4):
+        Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / f"{i}.png")
+    files = ImageFiles([tmp_path / f"{i}.png" for i in range(4)])
+    split = Grouped(files, torch.zeros(4, dtype=torch.long), torch.full((4,), -1), Groups(("a", "b")))
+    some = split.select(torch.tensor([3, 1, 0])).select(torch.tensor([2, 0]))
+    assert [file_of(some, row) for row in range(2)] == [str(tmp_path / "0.png"), str(tmp_path / "3.png")]
+    assert file_of(subject().split, 0) is None
+
+
+def test_a_text_is_cut_where_it_is_long() -> None:
+    one = subject()
+    ids = {"input_ids": torch.arange(N * 3).view(N, 3), "attention_mask": torch.ones(N, 3)}
+    split = Grouped(ids, one.split.y, one.split.a, one.split.groups)
+    found = suspects_of(
+        replace(one, split=split), suspicion([0.9, 0.8, 0, 0, 0, 0]), spell=lambda row: "w" * (1000 * int(row[0] == 3))
+    )
+    assert found[0].text == ""
+    assert found[1].text is not None
+    assert len(found[1].text) == 600
+    assert found[1].text.endswith("…")

@@ -1,0 +1,79 @@
+"""``spurless audit``: a page, the same for machines and as a table, and one line where something is wrong."""
+
+import csv
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spurless as sp
+from spurless.models.weights import save_weights
+from spurless.train.run import Engine
+
+Cli = Callable[..., Any]
+Refused = Callable[..., None]
+SHORT = ("--device", "cpu", "--permutations", "199", "--quiet")
+
+
+@cache
+def trained() -> sp.Classifier:
+    """A net that leans on the square."""
+    data = sp.load("patched-digits")
+    model = sp.build("small-cnn", data)
+    return sp.fit("erm", model, data, train={"steps": 120, "batch_size": 64, "lr": 0.01}, engine=Engine("cpu")).model
+
+
+@pytest.fixture
+def weights(here: Path) -> Path:
+    save_weights(here / "erm.safetensors", trained())
+    return here / "erm.safetensors"
+
+
+def test_a_page_its_twin_for_machines_and_a_table(cli: Cli, here: Path, weights: Path) -> None:
+    said = cli("audit", weights, *SHORT, "--export", "suspects.csv")
+    assert said.status == 0
+    assert "leans on a shortcut" in said.out
+    assert "attribute-use" in said.out
+    page, facts = (here / "audit.html").read_text(), json.loads((here / "audit.json").read_text())
+    assert "leans on a shortcut" in page
+    assert facts["verdict"] == "leans"
+    with (here / "suspects.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["row"]) for row in rows] == [suspect["row"] for suspect in facts["suspects"]]
+
+
+def test_json_is_all_there_is_on_the_terminal(cli: Cli, weights: Path) -> None:
+    said = cli("audit", weights, *SHORT, "--only", "error-slices", "--json")
+    found = json.loads(said.out)
+    assert [finding["audit"] for finding in found["findings"]] == ["error-slices"]
+
+
+def test_masks_are_read_from_a_file(cli: Cli, here: Path, weights: Path) -> None:
+    data = sp.load("patched-digits")
+    shape = data.val.x[0].shape  # type: ignore[index]  # images
+    masks = np.zeros((len(data.val), *shape[1:]), dtype=bool)
+    masks[:, 4:, 4:] = True
+    np.save(here / "masks.npy", masks)
+    said = cli("audit", weights, *SHORT, "--masks", "masks.npy", "--only", "swapped-backgrounds")
+    assert said.status == 0
+    assert "swapped-backgrounds" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("nothing.safetensors",), "no such file"),
+        (("erm.safetensors", "--part", "validation"), "No split is called 'validation'"),
+        (("erm.safetensors", "--only", "slices"), "No audit is called 'slices'"),
+        (("erm.safetensors", "--level", "5"), "level is a share"),
+        (("erm.safetensors", "--masks", "gone.npy"), "no such file of masks"),
+        (("erm.safetensors", "--data", "negated-claims"), "small-cnn takes tensors, and this data is .*text"),
+    ],
+)
+@pytest.mark.usefixtures("weights")
+def test_bad_words_are_one_line(refused: Refused, words: tuple[str, ...], sentence: str) -> None:
+    refused(sentence, "audit", *words, "--quiet", "--device", "cpu")
