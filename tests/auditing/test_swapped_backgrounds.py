@@ -105,6 +105,22 @@ def test_a_model_that_is_led_by_anything_but_the_background_is_left_alone() -> N
     assert small <= 5  # P(more | Binomial(40, 0.05)) = 0.01
 
 
+def test_p_is_that_of_permuted_predictions_behind() -> None:
+    """A model of the foreground that backgrounds disturb a little, and a p that is neither small nor 1."""
+    subject, masks = subject_of(10.0, 7.7, agree=0.5, n=60, seed=1)
+    own, found = subject.predicted, swap(subject, masks, torch.arange(60))
+    said = found.said.where(torch.rand(2, 60, generator=torch.Generator().manual_seed(0)) < 0.5, 1 - found.said)
+    noisy = replace(found, said=said)
+    generator = torch.Generator().manual_seed(1)
+    observed = float(follows(noisy, own, own[None], 2))
+    chance = [float(follows(noisy, own, own[torch.randperm(60, generator=generator)][None], 2)) for _ in range(199)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spurless.auditing.swapped_backgrounds.swap", lambda *_: noisy)
+        p = audit_swapped_backgrounds(subject, masks).p
+    assert p == pytest.approx(p_value(observed, chance), abs=0.12)  # other draws of the same chance
+    assert 0.1 < p_value(observed, chance) < 0.9
+
+
 def test_every_background_is_used_as_often() -> None:
     subject, masks = subject_of(1.0, 1.0, n=40)
     found = swap(subject, masks, torch.arange(40))

@@ -129,6 +129,10 @@ def test_hashed_words_are_known_where_they_are_listed() -> None:
     assert said is not None
     assert said(words.number("never")) == "never"
     assert "never" in NEGATION
+    hashed = Grouped(
+        {"input_ids": torch.tensor([[words.number("never")]] * 12 + [[777]] * 12)}, *(torch.zeros(24),) * 2, GROUPS
+    )
+    assert words_of(hashed, said).names == ('the word "never"', "token 777")
     assert said(words.number("xylophone")) == f"token {words.number('xylophone')}"
     assert spelling(Splits(empty, empty, empty)) is None
     assert spelling(Splits(empty, empty, empty, options={"tokenizer": "/no/such/folder"})) is None

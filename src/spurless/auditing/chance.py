@@ -9,6 +9,10 @@ Two hypotheses, one for each kind of question:
   model without shortcuts errs where it is unsure, and permuted labels do so too; one that leans on a shortcut is wrong
   where it is sure, and on examples that have something in common, which the permutation scatters.
 
+Audits of properties, words and hidden regions ask more of the second: labels are drawn as the model believes, once its
+confidence is corrected on the same examples (:mod:`spurless.auditing.leaning`). Where a property and what the model
+says always go together, a permutation among equal predictions has nothing to exchange.
+
 A statistic is taken of the truth and of every permutation in the same way; what is searched over (neurons, properties,
 words) is searched over in every permutation too, so that the largest of many is compared with the largest of many.
 """

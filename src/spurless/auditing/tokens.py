@@ -43,6 +43,8 @@ from spurless.data.grouped import Grouped, Splits
 NAME = "tokens"
 QUESTION = "Does the model lean on a word, such as a negation or the name of a group of people?"
 FLOOR = 0.25
+"""Severity of a finding, at least. Where p was small, it was up to 0.24 on 104 models of claims without a shortcut, and
+0.72 to 0.92 on those with a negation for a shortcut."""
 MOST = 300
 """Most frequent words that are looked at, beside the lists."""
 LEAST_TEXTS = 10
@@ -159,7 +161,8 @@ def words_of(split: Grouped, spell: Spell | None = None, watched: Mapping[str, S
             wanted += [(f"{what}{side}", mine)] if len(mine) > 1 else []
     order = sorted(range(len(kinds)), key=lambda j: (spelt[j] not in listed, -int(counts[j]), j))
     for j in order[: MOST + sum(word in listed for word in spelt)]:
-        word = f'the word "{spelt[j]}"' if spelt[j] else _numbered(int(kinds[j]) // 2)
+        bare = _numbered(int(kinds[j]) // 2)
+        word = bare if spelt[j] in ("", bare) else f'the word "{spelt[j]}"'
         wanted.append((f"{word}{sides[int(kinds[j]) % 2]}", [j]))
     return _present(wanted, rows, len(split))
 

@@ -24,7 +24,7 @@ class Finding:
     flagged: bool
     """whether it is more than chance would give: ``p`` is at most the level of the audit"""
     p: float | None
-    """by permutation; None where there was nothing to permute"""
+    """how often chance does as well: by permutation, or by labels drawn as the model believes; None where not asked"""
     because: str
     """the numbers behind it, with an interval"""
     remedy: str
