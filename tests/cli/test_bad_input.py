@@ -140,7 +140,7 @@ def test_reproduce_looks_at_its_place_before_it_works(
     def work(*_: object, **__: object) -> None:
         raise AssertionError("it worked first")
 
-    monkeypatch.setattr("spurless.bench.reproduce.run_cell", work)
+    monkeypatch.setattr("spurless.bench.reproduce.planned", work)
     (here / "file").write_text("")
     refused(r"file: cannot write here", "reproduce", "theory/planted-erm", "--out", "file/records.jsonl")
     refused(r"cannot write here: Is a directory", "reproduce", "theory/planted-erm", "--out", here)

@@ -20,12 +20,16 @@ def test_then_come_calibration_and_the_numbers_of_an_association() -> None:
     assert set(list(METRICS)[11:20]) == {"ece", "worst_group_ece", "loss", "ece_by_group"} | numbers
 
 
-def test_the_table_ends_with_the_summary_of_abstaining_in_its_order() -> None:
+def test_then_comes_the_summary_of_abstaining_in_its_order_and_last_what_a_sweep_adds() -> None:
     one = torch.zeros(1, dtype=torch.long)
     groups = Groups(("no", "yes"), ("left", "right"))
     thresholds = thresholds_for(torch.ones(1).double(), COVERAGES)
     summary = selective_table(torch.ones(1).double(), one, one, one, groups, thresholds).summary()
-    assert list(METRICS)[20:] == list(summary)
+    assert list(METRICS)[20 : 20 + len(summary)] == list(summary)
+    assert list(METRICS)[20 + len(summary) :] == [
+        "val_average", "activation_compressibility", "activation_sparsity", "pq_index", "class_separation",
+        "bias_separation", "csi", "bsi", "prunability", "pruned_accuracy",
+    ]  # fmt: skip  # tests/bench/test_study.py has the numbers
 
 
 def test_every_row_says_what_it_is_and_what_it_needs() -> None:

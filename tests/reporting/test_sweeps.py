@@ -150,7 +150,7 @@ def test_the_page_shows_the_panels_and_keeps_the_curves_out_of_the_table(make: M
     page = render(sweep(make))
     assert "Learning rate: ERM on marked-digits" in page
     table = page[page.index("All averages side by side") : page.index("Which labels were used")]
-    assert ">prunability<" in table.replace("\n", "")
+    assert ">Prunability<" in table.replace("\n", "")
     assert "prunability at" not in table
     assert "Learning rate:" not in render([make()])
 

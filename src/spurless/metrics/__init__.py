@@ -34,7 +34,6 @@ METRICS: dict[str, MetricInfo] = {
     for info in (
         # the names of GroupTable.summary(), in its order
         MetricInfo("average", "accuracy over the split as it is", "labels"),
-        MetricInfo("val_average", "accuracy on the validation split, by which a sweep stops", "validation labels"),
         MetricInfo("adjusted_average", "group accuracies weighted by training size", "attributes, training counts"),
         MetricInfo("balanced_average", "mean accuracy of the groups", "attributes"),
         MetricInfo("worst_group", "lowest accuracy of a group", "attributes"),
@@ -68,6 +67,17 @@ METRICS: dict[str, MetricInfo] = {
                 ("worst_group_error", "highest error of a group among what is predicted", "scores, attributes"),
             )
         ),
+        # what a sweep adds, and its --study
+        MetricInfo("val_average", "accuracy on the validation split, by which a sweep stops", "validation labels"),
+        MetricInfo("activation_compressibility", "how much of a representation a tenth of it holds", "representations"),
+        MetricInfo("activation_sparsity", "share of zeros in representations", "representations"),
+        MetricInfo("pq_index", "sparsity of representations by the ratio of two norms", "representations"),
+        MetricInfo("class_separation", "R squared of classes among representations", "representations, labels"),
+        MetricInfo("bias_separation", "the same of attributes", "representations, attributes"),
+        MetricInfo("csi", "how much a neuron prefers one class, mean over neurons", "representations, labels"),
+        MetricInfo("bsi", "the same of attributes", "representations, attributes"),
+        MetricInfo("prunability", "share of accuracy left, mean over shares of pruned neurons", "weights, labels"),
+        MetricInfo("pruned_accuracy", "accuracy, mean over shares of pruned neurons", "weights, labels"),
     )
 }
 """Every metric by name. "paired attributes" are as many as the labels, value i going with label i."""
