@@ -6,17 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.auditing import attribute_association
 from spurless.auditing.attribute_association import (
     FLOOR,
     _surprise,
     audit_attribute_association,
-    best_of,
     cramers_v_of_each,
     known_attributes,
-    shuffled,
 )
-from spurless.auditing.chance import permutations
 from spurless.auditing.subject import Subject
 from spurless.core.figures import Figure
 from spurless.core.groups import Groups
@@ -212,14 +208,6 @@ def test_two_examples_are_answered() -> None:
     assert not found.flagged
 
 
-def test_the_best_of_several_statistics_pays_for_the_search() -> None:
-    chance = torch.rand(400, 200, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 2, 30, 1, 1])
-    p = torch.tensor([best_of(one)[0] for one in chance])
-
-    assert int((p <= 0.05).sum()) == pytest.approx(20, abs=9)  # 2 deviations; taking the smallest p would give 90
-    assert best_of(torch.tensor([[0.0, 3.0], [1.0, 1.0], [2.0, 2.0]])) == (2 / 3, 1)  # the last is as good
-
-
 @pytest.mark.parametrize("corrected", [False, True])
 def test_v_of_many_tables_is_v_of_each(corrected: bool) -> None:
     tables = torch.randint(0, 4, (200, 3, 4), generator=torch.Generator().manual_seed(0))
@@ -229,17 +217,6 @@ def test_v_of_many_tables_is_v_of_each(corrected: bool) -> None:
     one_by_one = [cramers_v(table, corrected) for table in tables]
 
     assert cramers_v_of_each(tables, corrected).tolist() == pytest.approx(one_by_one)
-
-
-def test_permutations_in_parts_are_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    within = torch.tensor([0, 1, 0, 1, 0])
-    whole = permutations(within, 7, torch.Generator().manual_seed(1))
-    monkeypatch.setattr(attribute_association, "CHUNK", 20)
-
-    parts = list(shuffled(within, 7, torch.Generator().manual_seed(1), width=2))
-
-    assert [len(part) for part in parts] == [2, 2, 2, 1]
-    assert torch.equal(torch.cat(parts), whole)
 
 
 def test_what_is_known_of_a_split() -> None:

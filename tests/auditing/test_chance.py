@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.auditing.chance import BINS, LEAST, p_value, permutations, strata
+from spurless.auditing import chance as module
+from spurless.auditing.chance import BINS, LEAST, best_of, p_value, permutations, shuffled, strata
 
 
 def draw(seed: int) -> torch.Generator:
@@ -94,3 +95,22 @@ def test_labels_that_follow_what_the_model_says_are_exchangeable_within_strata()
         statistic = torch.cat([wrong[None], shuffled]).double() @ feature  # mistakes differ in the feature, of course
         hits += p_value(float(statistic[0]), statistic[1:]) <= 0.05
     assert hits <= 8  # 3 expected; three deviations above
+
+
+def test_the_best_of_several_statistics_pays_for_the_search() -> None:
+    chance = torch.rand(400, 200, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 2, 30, 1, 1])
+    p = torch.tensor([best_of(one)[0] for one in chance])
+
+    assert int((p <= 0.05).sum()) == pytest.approx(20, abs=9)  # 2 deviations; taking the smallest p would give 90
+    assert best_of(torch.tensor([[0.0, 3.0], [1.0, 1.0], [2.0, 2.0]])) == (2 / 3, 1)  # the last is as good
+
+
+def test_permutations_in_parts_are_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    within = torch.tensor([0, 1, 0, 1, 0])
+    whole = permutations(within, 7, torch.Generator().manual_seed(1))
+    monkeypatch.setattr(module, "CHUNK", 20)
+
+    parts = list(shuffled(within, 7, torch.Generator().manual_seed(1), width=2))
+
+    assert [len(part) for part in parts] == [2, 2, 2, 1]
+    assert torch.equal(torch.cat(parts), whole)

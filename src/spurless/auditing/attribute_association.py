@@ -22,14 +22,13 @@ Journal of the Korean Statistical Society 42, 2013; Westfall and Young, "Resampl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from spurless.auditing.chance import p_value, permutations
+from spurless.auditing.chance import best_of, shuffled
 from spurless.auditing.subject import Subject, rows_first
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
@@ -42,8 +41,6 @@ QUESTION = "Do label and attribute go together in the examples that the model le
 FLOOR = 0.1
 """V below which nothing is flagged: a small effect by Cohen's convention. Two even labels: 55 of 100 are aligned."""
 RESAMPLES = 999
-CHUNK = 10_000_000
-"""Numbers that are permuted at once: 80 MB of them."""
 SHOWN = 12
 """Attribute values of a figure."""
 
@@ -93,34 +90,6 @@ def known_attributes(split: Grouped) -> Known:
     fine = groups.known(a) & (y >= 0) if groups.attributes else torch.zeros(len(y), dtype=torch.bool)
     rows = fine.nonzero().flatten()
     return Known(rows, y[rows], a[rows], groups)
-
-
-def shuffled(within: Tensor, count: int, generator: torch.Generator, width: int = 1) -> Iterator[Tensor]:
-    """Yield permutations within strata, some at a time, so that ``width`` numbers for each entry fit in memory."""
-    step = max(1, CHUNK // max(1, len(within) * width))
-    for begin in range(0, count, step):
-        yield permutations(within, min(step, count - begin), generator)
-
-
-def best_of(statistics: Tensor) -> tuple[float, int]:
-    """Return the p of the best of several statistics, and which one it is.
-
-    Each is turned into its own p, and the smallest of the truth is compared with the smallest of every permutation,
-    so that the search costs what it must.
-
-    Args:
-        statistics: ``(1 + permutations, statistics)``, those of the truth first; larger is more.
-
-    Example:
-        >>> best_of(torch.tensor([[5.0, 1.0], [1.0, 2.0], [2.0, 3.0], [3.0, 1.0]]))
-        (0.5, 0)
-    """
-    rounded = statistics.double() - 1e-9 * statistics.double().abs()  # a tie must stay one after rounding
-    order = statistics.double().sort(dim=0).values
-    below = torch.searchsorted(order.T.contiguous(), rounded.T.contiguous()).T
-    p = (len(statistics) - below).double() / len(statistics)
-    least = -p.amin(dim=1)
-    return p_value(float(least[0]), least[1:]), int(p[0].argmin())
 
 
 def unanswered(name: str, known: Known, why: str, *, shows_use: bool = True) -> Finding:

@@ -42,8 +42,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from spurless.auditing.attribute_association import Column, Known, best_of, known_attributes, shuffled, unanswered
-from spurless.auditing.chance import p_value
+from spurless.auditing.attribute_association import Column, Known, known_attributes, unanswered
+from spurless.auditing.chance import best_of, p_value, shuffled
 from spurless.auditing.subject import Subject, rows_first
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding

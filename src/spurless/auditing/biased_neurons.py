@@ -38,7 +38,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spurless.auditing.attribute_association import best_of
+from spurless.auditing.chance import best_of
 from spurless.auditing.excess import (
     TINY,
     Said,

@@ -19,7 +19,7 @@ words) is searched over in every permutation too, so that the largest of many is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ LEAST = 20
 """Examples of a stratum, or more: with fewer, a permutation has little to exchange."""
 BINS = 50
 """Strata by margin of the same two guesses, at most."""
+CHUNK = 10_000_000
+"""Numbers that are permuted at once: 80 MB of them."""
 
 
 def strata(logits: Tensor) -> Tensor:
@@ -84,3 +86,31 @@ def p_value(observed: float, chance: Tensor | Iterable[float]) -> float:
     """
     values = torch.as_tensor(chance if isinstance(chance, Tensor) else list(chance), dtype=torch.double)
     return (1 + int((values >= observed - 1e-12).sum())) / (1 + len(values))
+
+
+def shuffled(within: Tensor, count: int, generator: torch.Generator, width: int = 1) -> Iterator[Tensor]:
+    """Yield permutations within strata, some at a time, so that ``width`` numbers for each entry fit in memory."""
+    step = max(1, CHUNK // max(1, len(within) * width))
+    for begin in range(0, count, step):
+        yield permutations(within, min(step, count - begin), generator)
+
+
+def best_of(statistics: Tensor) -> tuple[float, int]:
+    """Return the p of the best of several statistics, and which one it is.
+
+    Each is turned into its own p, and the smallest of the truth is compared with the smallest of every permutation,
+    so that the search costs what it must.
+
+    Args:
+        statistics: ``(1 + permutations, statistics)``, those of the truth first; larger is more.
+
+    Example:
+        >>> best_of(torch.tensor([[5.0, 1.0], [1.0, 2.0], [2.0, 3.0], [3.0, 1.0]]))
+        (0.5, 0)
+    """
+    rounded = statistics.double() - 1e-9 * statistics.double().abs()  # a tie must stay one after rounding
+    order = statistics.double().sort(dim=0).values
+    below = torch.searchsorted(order.T.contiguous(), rounded.T.contiguous()).T
+    p = (len(statistics) - below).double() / len(statistics)
+    least = -p.amin(dim=1)
+    return p_value(float(least[0]), least[1:]), int(p[0].argmin())

@@ -36,7 +36,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spurless.auditing.attribute_association import Known, best_of, known_attributes, shuffled, unanswered
+from spurless.auditing.attribute_association import Known, known_attributes, unanswered
+from spurless.auditing.chance import best_of, shuffled
 from spurless.auditing.subject import Subject, rows_first
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
