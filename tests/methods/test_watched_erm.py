@@ -14,8 +14,9 @@ from spurless.core.seeds import Seeds
 from spurless.data import load
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.loader import shuffled
+from spurless.data.mined import conflicting_of
 from spurless.data.planted import PlantedConfig, planted
-from spurless.methods.watched_erm import LossRatios, conflicting
+from spurless.methods.watched_erm import LossRatios
 from spurless.metrics.loss_ratio import LossTrace
 from spurless.models import Classifier, build
 from spurless.train.run import Engine
@@ -143,7 +144,7 @@ def test_data_without_pairs_are_refused_in_one_sentence() -> None:
     split = Grouped(torch.randn(6, 2), torch.tensor([0, 1] * 3), torch.tensor([0, 1, 2] * 2), groups)
     message = r"labels and attributes are no pairs.*expected an attribute of every label's number, got 2 labels and 3"
     with pytest.raises(BadInput, match=message):
-        conflicting(split)
+        conflicting_of(split, "Use erm.")
     with pytest.raises(BadInput, match=r"are no pairs"):
         fitted("watched-erm", data=Splits(split, split, split))
 

@@ -112,6 +112,7 @@ def audit(  # noqa: PLR0913 - a public door
     classifier = wrap(model)
     split, train = _parts(data, part)
     run = start(engine or Engine(), seed, TrainConfig())
+    run.progress = progress
     begin, seconds = time.perf_counter(), {}
     with listening(progress):
         subject = replace(look(classifier, split, run, train), permutations=permutations, level=level)
@@ -119,7 +120,6 @@ def audit(  # noqa: PLR0913 - a public door
         asked = _asked(subject, data, only, masks)
         findings = []
         for number, auditor in enumerate(asked):
-            run.progress = progress
             run.tell("audit", number, len(asked), auditor.name)
             with run.timed(auditor.name):
                 findings.append(auditor.run(subject))

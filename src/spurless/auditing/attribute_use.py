@@ -54,8 +54,8 @@ from spurless.models.features import logits_of_features
 NAME = "attribute-use"
 QUESTION = "Would the model say something else if the attribute were another?"
 FLOOR = 0.15
-"""Share of predictions beyond chance that must follow the attribute. Of 96 nets that learnt where it told nothing one
-had more (0.16; they ignore nothing quite), all others 0.12 or less; 24 that learnt a shortcut had 0.21 and more."""
+"""Share of predictions beyond chance that must follow the attribute: a net ignores nothing quite, and with many
+examples that alone is more than chance."""
 LEAST = 5  # examples of a value that is asked about
 RANDOM = 10  # draws of random directions
 RIDGE = 0.05  # of the probe, beside features of unit variance

@@ -15,10 +15,8 @@ label are clustered (k-means), and the slice whose error is surely highest (the 
 reported. An example is put into a slice by the labels of others alone, so its own mistake did not choose it; but the
 worst of several slices was chosen, so its error is a little too high.
 
-The floor: nets without a shortcut know their own doubt imperfectly, and with 2,000 examples that is significant. Of 60
-nets trained on `planted` without a shortcut, T was at most 0.17 for 59 and 0.25 for one; of 14 with one it was 0.53 and
-more. Where ten classes share 300 examples and a tenth of them breaks the shortcut (`colored-digits`) it is 0.14 to
-0.58: the floor hides 4 of 12 such nets, and a higher one would hide more.
+The floor: nets without a shortcut know their own doubt imperfectly, and with thousands of examples that alone is more
+than chance. Where many classes share few examples, and few of those break the shortcut, it hides some that lean on one.
 
 It cannot tell what it is that mistakes share, and not whether it is a shortcut: a head that was stopped long before it
 was trained, or held-out examples that are unlike those of training, leave mistakes that features foresee too. It sees

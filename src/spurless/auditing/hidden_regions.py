@@ -60,8 +60,7 @@ from spurless.train.evaluate import predict
 NAME = "hidden-regions"
 QUESTION = "Does what the model looks at mislead it: does hiding that region put its mistakes right?"
 FLOOR = 0.2
-"""Severity of a finding, at least. It is noisy where mistakes are few: 4 of 230 models of digits without a shortcut had
-as much and a small p; with a square in the corner for a shortcut it was 0.37 to 0.52."""
+"""Severity of a finding, at least; it is noisy where mistakes are few."""
 SHARE = 0.1
 """Of the pixels that are hidden."""
 MOVED = 3

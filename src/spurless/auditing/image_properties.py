@@ -46,8 +46,8 @@ from spurless.train.evaluate import EVALUATION_BATCH
 NAME = "image-properties"
 QUESTION = "Does the model lean on a simple property of the image, such as a colour or the brightness of a corner?"
 FLOOR = 0.25
-"""Severity of a finding, at least. On 230 models of digits without a shortcut it was below this where p was small, but
-for two that were trained for 14 steps (0.28, 0.30); with a mark or a colour for a shortcut it was 0.46 to 0.96."""
+"""Severity of a finding, at least: p alone is small for many a model without a shortcut, since none believes quite what
+is true."""
 BINS = 4
 """Bins of a property."""
 SHOWN = 4

@@ -17,10 +17,7 @@ What it cannot tell: suspects are examples whose *label* is unexpected, so misla
 them. The accuracy of the worst inferred group (a label, suspected or not) is pessimistic, because suspects are chosen
 for being wrong; where the minority is large, it is optimistic about the size of the problem, because those whom the
 model gets right are not suspected. Both heads learn from the audited examples: where these break the shortcut as often
-as not, they unlearn it and find few, but the score still ranks well. Measured on held-out examples, as mean precision
-and recall of the suspects against those that truly break the shortcut, and area under the ROC curve of the score:
-`colored-digits` of which a tenth breaks it 0.98, 0.70, 0.99, of which nine tenths do 0.97, 0.67, 0.89; `double-digits`
-(nine tenths) 1.00, 0.25, 0.95; `planted` (half) 0.93, 0.57, 0.95; `patched-digits` (half) 0.97, 0.24, 0.92.
+as not, they unlearn it and find few of them.
 """
 
 from __future__ import annotations

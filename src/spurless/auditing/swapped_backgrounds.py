@@ -50,8 +50,7 @@ from spurless.train.evaluate import predict
 NAME = "swapped-backgrounds"
 QUESTION = "Does the model say what the object is, or what it stands in front of?"
 FLOOR = 0.1
-"""Severity of a finding, at least: it was at most 0.04, where p was small, on 90 models of digits whose background says
-nothing, and 0.8 to 1 on those whose background tells the label in training."""
+"""Severity of a finding, at least."""
 MOST = 500
 """Images that are looked at, drawn at random where there are more."""
 ROUNDS = 2

@@ -43,8 +43,7 @@ from spurless.data.grouped import Grouped, Splits
 NAME = "tokens"
 QUESTION = "Does the model lean on a word, such as a negation or the name of a group of people?"
 FLOOR = 0.25
-"""Severity of a finding, at least. Where p was small, it was up to 0.24 on 104 models of claims without a shortcut, and
-0.72 to 0.92 on those with a negation for a shortcut."""
+"""Severity of a finding, at least; as for properties of images, p alone is small for many a model."""
 MOST = 300
 """Most frequent words that are looked at, beside the lists."""
 LEAST_TEXTS = 10

@@ -7,8 +7,8 @@ nothing to do with the class, :math:`k_c` would be hypergeometric, so with :math
 
 The statistic is the largest one. The null hypothesis is that right and wrong are spread over classes by chance: they
 are permuted over all examples. The severity is the gap of the class with the largest :math:`z`: the accuracy of all
-other examples less that of the class, at least 0, with Newcombe's interval of two independent shares. The floor:
-classes differ in how hard they are, and of 124 nets without a shortcut 122 had a gap below 0.15.
+other examples less that of the class, at least 0, with Newcombe's interval of two independent shares. The floor is
+there because classes differ in how hard they are.
 
 This is no shortcut by itself: a class may be hard, rare or badly labelled. But a model that leans on a cue of one class
 gives others away to it, and where no attribute is known this is the number that worst-class selection looks at.
@@ -19,7 +19,6 @@ method 10.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from spurless.auditing.excess import chunks, label_name
 from spurless.auditing.subject import Subject, rows_first
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
-from spurless.metrics.intervals import wilson
+from spurless.metrics.intervals import newcombe, wilson
 
 NAME = "worst-class"
 QUESTION = "Is the model worse on one class than on the others?"
@@ -57,7 +56,7 @@ def audit_worst_class(subject: Subject) -> Finding:
     worse = int(count[label] - wrong[label]), int(count[label])
     better = int((count - wrong).sum()) - worse[0], len(subject) - worse[1]
     gap = better[0] / better[1] - worse[0] / worse[1]
-    low, high = _newcombe(better, worse)
+    low, high = newcombe(better, worse)
     flagged = p <= subject.level and gap >= FLOOR
     name = label_name(subject, label)
     return Finding(
@@ -116,13 +115,6 @@ def _chance(subject: Subject, count: Tensor) -> Tensor:
         order = permutations(everyone, len(range(subject.permutations)[part]), generator)
         found.append(_deviations((subject.wrong[order].float() @ of).double(), count).amax(dim=1))
     return torch.cat(found)
-
-
-def _newcombe(better: tuple[int, int], worse: tuple[int, int]) -> tuple[float, float]:
-    """Return the 95 % interval of the difference of two shares."""
-    (low1, high1), (low2, high2) = (map(float, wilson(*side)) for side in (better, worse))
-    one, two = better[0] / better[1], worse[0] / worse[1]
-    return one - two - math.hypot(one - low1, high2 - two), one - two + math.hypot(high1 - one, two - low2)
 
 
 def _share(side: tuple[int, int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,15 @@ def planned(
     """Make the data, build the model, configure the method: all that a run needs, and nothing is run."""
     data = load(cell.dataset, **{"seed": seed, **cell.data_options})
     model = build(cell.model, data, seed=seed, **cell.model_options)
+    protocol, method = settings(cell, engine or Engine())
+    return replace(protocol, folder=folder, progress=progress), method, model, data
+
+
+def settings(cell: Cell, engine: Engine) -> tuple[Protocol, Method]:
+    """Return the protocol and the method of a cell."""
     train = configure(TrainConfig, cell.train, "the training loop")
-    protocol = Protocol(train, cell.select, engine or Engine(), folder, cell.coverages, cell.score, progress)
-    return protocol, make_method(cell.method, cell.preset, **cell.method_options), model, data
+    protocol = Protocol(train, cell.select, engine, None, cell.coverages, cell.score)
+    return protocol, make_method(cell.method, cell.preset, **cell.method_options)
 
 
 def run_cell(

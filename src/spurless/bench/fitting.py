@@ -16,7 +16,7 @@ from torch import nn
 
 from spurless.bench.abstaining import assess_abstaining
 from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned
-from spurless.bench.rules import check_fit, check_labels, score_of, set_criterion
+from spurless.bench.rules import check_fit, check_labels, score_of, set_criterion, used
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
 from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.options import configure
@@ -217,11 +217,7 @@ def finish(
         model=describe_model(fitted),
         config=asdict(ready.method.config),
         train=asdict(protocol.train),
-        supervision={
-            "train_attributes": info.train_attributes,
-            "val_labels": info.val_labels or ready.criterion.labels,
-            "val_attributes": info.val_attributes or ready.criterion.attributes,
-        },
+        supervision=used(info, ready.criterion),
         selection=ready.criterion.name,
         groups=tuple(table.rows(data.train.counts)),
         metrics={**metrics, **numbers},

@@ -37,6 +37,15 @@ def check_labels(info: Info, criterion: Criterion, data: Splits) -> None:
         raise MissingAttributes(f"Selection by {criterion.name}", "val")
 
 
+def used(info: Info, criterion: Criterion) -> dict[str, bool]:
+    """Return which labels beyond those of train a run uses, by its method or by its criterion."""
+    return {
+        "train_attributes": info.train_attributes,
+        "val_labels": info.val_labels or criterion.labels,
+        "val_attributes": info.val_attributes or criterion.attributes,
+    }
+
+
 def check_fit(model: Classifier, data: Splits) -> None:
     """Refuse a model that cannot take these examples or does not know these classes."""
     x = data.train.example()

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from spurless.bench.assess import command
-from spurless.bench.cell import Cell
+from spurless.bench.cell import Cell, settings
 from spurless.bench.engines import ENGINES, Lost, Machines, Task, choose
-from spurless.bench.engines.base import VALIDATION, Loader, Runner, ask, limited, load_named, settings
+from spurless.bench.engines.base import VALIDATION, Loader, Runner, ask, limited, load_named
 from spurless.bench.fitting import key_of
 from spurless.bench.parameters import assign, convert, parameter_named
 from spurless.bench.stopping import Stop, diverged, reached, stop_of, validation_of
@@ -225,7 +225,9 @@ def _keyed(alike: Sequence[Task], machines: Machines) -> list[Task]:
     """Give tasks of the same data and untrained model their keys; both are made and hashed once."""
     asked = ask(alike[0], machines)
     data = cast(Splits, _Hashed(asked.data.fingerprint()))
-    return [replace(task, key=key_of(*settings(task.cell, machines), asked.model, data, task.seed)) for task in alike]
+    return [
+        replace(task, key=key_of(*settings(task.cell, machines.engine), asked.model, data, task.seed)) for task in alike
+    ]
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,11 @@ class Mined:
             MissingAttributes: attributes are hidden or unknown, and no truth is given.
         """
         self.check(split)
-        truth = (_conflicting(split) if conflicting is None else conflicting).cpu()
+        if conflicting is None:
+            if not split.has_attributes:
+                raise MissingAttributes("The quality of mining", "train")
+            conflicting = conflicting_of(split, "Say which conflict: conflicting=MASK.")
+        truth = conflicting.cpu()
         if truth.shape != self.chosen.shape or truth.dtype != torch.bool:
             raise BadInput("the truth must be one bool per example", expected=tuple(self.chosen.shape), got=truth.shape)
         both, chosen, there = (int(mask.sum()) for mask in (truth & self.chosen, self.chosen, truth))
@@ -133,10 +137,18 @@ def fingerprint(split: Grouped) -> str:
     return replace(bare, hidden=None).fingerprint()
 
 
-def _conflicting(split: Grouped) -> Tensor:
-    if not split.has_attributes:
-        raise MissingAttributes("The quality of mining", "train")
-    names = len(split.groups.labels), len(split.groups.attributes)
-    if split.a.dim() != 1 or names[0] != names[1] or split.groups.mixed:
-        raise BadInput("labels and attributes are no pairs", got=names, do="Say which conflict: conflicting=MASK.")
+def conflicting_of(split: Grouped, do: str) -> Tensor:
+    """Return which examples conflict: those whose attribute has another number than their label.
+
+    Raises:
+        BadInput: labels and attributes are no pairs; ``do`` says what else there is.
+    """
+    groups = split.groups
+    if split.a.dim() != 1 or groups.mixed or len(groups.labels) != len(groups.attributes):
+        raise BadInput(
+            "labels and attributes are no pairs, so that no example conflicts",
+            expected="an attribute of every label's number",
+            got=f"{len(groups.labels)} labels and {len(groups.attributes)} attributes",
+            do=do,
+        )
     return split.a != split.y

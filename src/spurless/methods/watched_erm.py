@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Batch, Grouped, Splits
+from spurless.data.grouped import Batch, Splits
 from spurless.data.loader import shuffled
+from spurless.data.mined import conflicting_of
 from spurless.methods.base import Info
 from spurless.metrics.loss_ratio import LossTrace, loss_parts
 from spurless.models.classifier import Classifier
@@ -99,7 +99,7 @@ class WatchedERM:
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train on shuffled batches, and leave the ratios of all steps as the run's explanation."""
-        a, wrong = data.train.a.to(run.device), conflicting(data.train).to(run.device)
+        a, wrong = data.train.a.to(run.device), conflicting_of(data.train, "Use erm.").to(run.device)
         loader = run.loader(data.train, shuffled(len(data.train), run.seeds.child("train")))
         per_epoch = loader.steps()
         total = run.train.steps or run.train.epochs * per_epoch
@@ -123,23 +123,6 @@ class WatchedERM:
         run.explanation = found = LossRatios(LossTrace(lost, every), against, fooled, per_epoch)
         _annotate(run.history, found)
         return model
-
-
-def conflicting(split: Grouped) -> Tensor:
-    """Return which examples conflict: those whose attribute has another number than their label.
-
-    Raises:
-        BadInput: labels and attributes are no pairs.
-    """
-    groups = split.groups
-    if split.a.dim() != 1 or groups.mixed or len(groups.labels) != len(groups.attributes):
-        raise BadInput(
-            "labels and attributes are no pairs, so that no example conflicts",
-            expected="an attribute of every label's number",
-            got=f"{len(groups.labels)} labels and {len(groups.attributes)} attributes",
-            do="Use erm.",
-        )
-    return split.a != split.y
 
 
 def _annotate(history: Sequence[dict[str, Any]], found: LossRatios) -> None:

@@ -72,6 +72,23 @@ def wilson(correct: Tensor | int, count: Tensor | int, level: float = 0.95) -> t
     return low, high
 
 
+def newcombe(one: tuple[int, int], two: tuple[int, int]) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of two independent shares, each as hits and examples.
+
+    Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17,
+    1998, method 10: of Wilson's intervals of both.
+
+    Example:
+        >>> low, high = newcombe((56, 70), (48, 80))  # the worked example of that paper
+        >>> round(low, 4), round(high, 4)
+        (0.0524, 0.3339)
+    """
+    (low1, high1), (low2, high2) = (map(float, wilson(*side)) for side in (one, two))
+    first, second = one[0] / one[1], two[0] / two[1]
+    gap = first - second
+    return gap - math.hypot(first - low1, high2 - second), gap + math.hypot(high1 - first, second - low2)
+
+
 def bootstrap_worst(
     correct: Tensor,
     membership: Tensor,

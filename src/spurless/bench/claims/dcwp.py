@@ -111,7 +111,7 @@ LABEL_FREE = ("erm", "mrm", "lff", "lff, same net", "disent")
 
 
 def _mnist(ratio: float, method: str, preset: str | None = None, **options: Any) -> Cell:
-    """Return a cell of DCWP's net. Colours vary by 0.05, which no paper states: with it, ERM is nearest to theirs."""
+    """Return a cell of DCWP's net. Colours vary by 0.05, which no paper states."""
     data = {"conflicting": ratio / 100, "severity": 1}
     return Cell("colored-mnist", "pooled-cnn", method, data, preset=preset, method_options=options, train=MNIST)
 

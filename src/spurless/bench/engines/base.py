@@ -13,19 +13,18 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from spurless.bench.assess import circumstances, describe_data, describe_model, validation_average
-from spurless.bench.cell import Cell
+from spurless.bench.cell import Cell, settings
 from spurless.bench.fitting import Fitted, Protocol, fit_under
+from spurless.bench.rules import used
 from spurless.bench.study import study
 from spurless.core.errors import BadInput, Diverged, SpurlessError, SpurlessWarning
-from spurless.core.options import configure
 from spurless.core.records import GroupRow, Record
 from spurless.data import load
 from spurless.data.grouped import Splits
-from spurless.methods import Method, make_method
+from spurless.methods import Method
 from spurless.methods.base import declared
 from spurless.models import build
 from spurless.models.classifier import Classifier
-from spurless.train.config import TrainConfig
 from spurless.train.run import Engine, start
 from spurless.train.select import criterion_named
 
@@ -124,14 +123,7 @@ def ask(task: Task, machines: Machines, data: Splits | None = None) -> Asked:
     cell = task.cell
     data = task.load(cell.dataset, cell.data_options, task.seed) if data is None else data
     model = build(cell.model, data, seed=task.seed, **cell.model_options)
-    return Asked(*settings(cell, machines), model, data, task.seed)
-
-
-def settings(cell: Cell, machines: Machines) -> tuple[Protocol, Method]:
-    """Return the protocol and the method of a cell."""
-    train = configure(TrainConfig, cell.train, "the training loop")
-    protocol = Protocol(train, cell.select, machines.engine, None, cell.coverages, cell.score)
-    return protocol, make_method(cell.method, cell.preset, **cell.method_options)
+    return Asked(*settings(cell, machines.engine), model, data, task.seed)
 
 
 def attempt(task: Task, machines: Machines) -> Outcome:
@@ -202,11 +194,7 @@ def _without_numbers(task: Task, asked: Asked, error: Diverged) -> Record:
         model=describe_model(model),
         config=asdict(method.config),
         train=asdict(protocol.train),
-        supervision={
-            "train_attributes": info.train_attributes,
-            "val_labels": info.val_labels or criterion.labels,
-            "val_attributes": info.val_attributes or criterion.attributes,
-        },
+        supervision=used(info, criterion),
         selection=criterion.name,
         groups=tuple(GroupRow(name, count, None, None, None, trained) for name, count, trained in counts),
         metrics={VALIDATION: None},
