@@ -361,6 +361,41 @@ def test_leaves_the_global_generator_alone(lock_step: list[int]) -> None:
     assert lock_step[0] == 2
 
 
+def watched(some: list[Job]) -> list[Job]:
+    """The same jobs, each with somebody who draws, runs the model on one example and notes its weights."""
+
+    def look(model: nn.Module, step: int) -> dict[str, Any]:
+        first = next(model.parameters())
+        torch.rand(3, device=first.device)
+        model(torch.zeros(1, 3, 8, 8, dtype=torch.double, device=first.device))
+        return {"at": step, "weight": float(weights(model).sum())}
+
+    return [replace(job, stage=replace(job.stage, watch=look)) for job in some]
+
+
+def test_each_is_watched_at_the_end_of_its_own_epochs(lock_step: list[int]) -> None:
+    together, alone, plain = watched(jobs()), done_alone(watched(jobs())), done_alone(jobs())
+    minimise_all(together)
+    assert_alike(together, alone)  # what was seen of the weights too, to the bit
+    assert lock_step == [5, 4, 3, 2, 1]
+    for one, other in zip(together, plain, strict=True):
+        assert torch.equal(weights(one.model), weights(other.model))
+        assert [row["at"] for row in one.run.history] == [row["step"] for row in other.run.history]
+        assert len({row["weight"] for row in one.run.history}) == len(one.run.history)
+
+
+def test_one_who_watches_and_fails_stops_no_other(lock_step: list[int]) -> None:
+    def fall(_: nn.Module, step: int) -> dict[str, Any]:
+        raise ZeroDivisionError(step)
+
+    together = jobs(CONFIGS[:2])
+    together[0] = replace(together[0], stage=replace(together[0].stage, watch=fall))
+    outcomes = minimise_all(together)
+    assert isinstance(outcomes[0].error, ZeroDivisionError)
+    assert_alike(together[1:], done_alone([job_of(1, CONFIGS[1])]))
+    assert lock_step == [2, 1]
+
+
 def gpu_jobs(name: str, configs: Sequence[TrainConfig], side: int = 28, **options: Any) -> list[Job]:
     split = images(300, side).to("cuda")
     made = []
@@ -401,12 +436,28 @@ def test_captured_together_every_job_ends_as_if_it_were_alone(name: str, monkeyp
 
 @gpu
 @pytest.mark.gpu
+def test_captured_and_watched_every_job_ends_as_if_nobody_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "WORTH_CAPTURING", 5)
+    split, draws = images().to("cuda"), nn.Dropout(0.3)
+
+    def made() -> list[Job]:
+        some = [job_of(k, config, split=split, device="cuda") for k, config in enumerate(GPU_CONFIGS)]
+        return [*some, job_of(9, GPU_CONFIGS[0], net(9, draws), split, device="cuda")]  # a graph that draws, alone
+
+    together = watched(made())
+    assert [outcome.together for outcome in minimise_all(together)] == [4, 4, 4, 4, 1]
+    for others in (done_alone(made()), done_alone(watched(made()))):
+        assert_close_histories(together, others)
+
+
+@gpu
+@pytest.mark.gpu
 def test_captured_a_finished_job_and_a_diverging_one_leave_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "WORTH_CAPTURING", 5)
     configs = (
         TrainConfig(steps=40, epochs=99, batch_size=64, lr=0.01),
         TrainConfig(steps=12, epochs=99, batch_size=50, lr=0.01),
-        TrainConfig(steps=60, epochs=99, batch_size=64, lr=1e300),
+        TrainConfig(steps=60, epochs=99, batch_size=64, lr=1e30),
         TrainConfig(epochs=99, batch_size=64, lr=0.01, stop_loss=0.69),
     )
     together = gpu_jobs("small-cnn", configs)
