@@ -153,6 +153,8 @@ def main() -> None:
     variants: dict[str, Variant] = {THEIRS: authors_way(task), "ours, eager": ours(task, graph=False)}
     if device.type == "cuda":
         variants["ours, captured"] = ours(task, graph=True)
+    for variant in variants.values():
+        variant(2)  # imports, allocator, algorithms
     rates: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(words.turns):
         for name, variant in variants.items():

@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from spurless.bench.claims import CLAIMS, Verdict, judge
-from spurless.bench.claims.dcwp import AGREEMENTS, COLORED_DIGITS, LINEAR_RATIO, above, gain, leading, ratio, rising
+from spurless.bench.claims.dcwp import (
+    AGREEMENTS,
+    COLORED_DIGITS,
+    LINEAR_RATIO,
+    above,
+    gain,
+    leading,
+    of_the_start,
+    ratio,
+    rising,
+)
 from spurless.bench.fitting import Fitted, evaluate_given
 from spurless.bench.reproduce import reproduce
 from spurless.core.records import Record, read
@@ -126,8 +136,19 @@ def test_every_row_of_the_ablation_has_the_parts_of_table_2() -> None:
     rows = {n: cell.method_options for n, cell in CLAIMS["dcwp/ablation"].cells.items()}
     masked = [rows[f"row {n}"]["mask"] for n in range(1, 10)]
     assert masked == [False, False, False, True, True, True, False, True, True]
-    gce = ["mining" not in rows[f"row {n}"] for n in range(1, 10)]
+    assert {row["mining"].lr for row in rows.values()} == {0.01}
+    gce = [rows[f"row {n}"]["mining"].how == "gce" for n in range(1, 10)]
     assert gce == [False, False, True, False, False, False, True, True, True]
     assert [rows[f"row {n}"]["align"] > 0 for n in range(1, 10)] == [n in (5, 6, 7, 9) for n in range(1, 10)]
     assert [rows[f"row {n}"]["prune_align"] > 0 for n in range(1, 10)] == [n in (6, 9) for n in range(1, 10)]
     assert [n for n, options in rows.items() if "upweight" in options] == ["row 1"]
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts")
+def test_what_dcwp_began_with_is_told_beside_it() -> None:
+    data = load("linear-bits", **SMALL)
+    before, after = (build("linear", data, seed=seed) for seed in (0, 1))
+    told = [evaluate_given("dcwp", model, data, engine=Engine("cpu")) for model in (before, after)]
+    assert told[0].metrics["unbiased"] != told[1].metrics["unbiased"]
+    assert of_the_start(Fitted(after, told[1], before)) == {"start_unbiased": told[0].metrics["unbiased"]}
+    assert of_the_start(Fitted(after, told[1])) == {}
