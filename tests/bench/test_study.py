@@ -1,21 +1,28 @@
 """The study's numbers: by hand, on the examples that are drawn; weights that cannot act do not count."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from spurless.bench.cell import Cell
+from spurless.bench.engines import Machines
 from spurless.bench.fitting import Fitted, evaluate_given, fit
 from spurless.bench.study import EXAMPLES, acting, drawn, study, study_metrics
+from spurless.bench.sweep import Sweep, run_sweep
 from spurless.core.groups import Groups
 from spurless.data import load
 from spurless.data.grouped import Grouped, Splits
 from spurless.metrics.selectivity import selectivity
 from spurless.metrics.separation import separation
 from spurless.models import Classifier, build
+from spurless.models.classifier import evaluating
 from spurless.models.masks import prune, weight_masks
+from spurless.models.prunability import Prunability, prunability
 from spurless.train.run import Engine
 
 SMALL = {"n_train": 300, "n_val": 50, "n_test": 1500, "noise": 3}
@@ -248,3 +255,38 @@ def test_pruned_weights_stay_pruned() -> None:
     torch.testing.assert_close(cut(x), model(x))
     (weight,) = [p for p in cut.parameters() if p.dim() == 4]
     assert weight[0].abs().sum() == 0
+
+
+def few(_: str, __: Mapping[str, Any], seed: int) -> Splits:
+    """Eight images of two labels and two attributes, in every split."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 256, (8, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    return splits(x, torch.arange(8) % 2, torch.arange(8) // 2 % 2, Groups(("no", "yes"), ("off", "on")))
+
+
+@pytest.mark.parametrize("name", ["torchvision:resnet50", "torchvision:swin_t", "timm:swin_tiny_patch4_window7_224"])
+@pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")  # two steps teach it nothing
+def test_the_other_networks_of_the_study_go_through_a_sweep(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, changed = study_metrics(*by_hand()), dict[str, bool]()
+
+    def quick(model: nn.Module, accuracy: Any, **options: Any) -> Prunability:
+        """Two kappas in place of ten; look which logits the higher one leaves."""
+        x = few("", {}, 9).test.example(8)
+        with evaluating(model):
+            before = model(x)
+
+        def looking(pruned: nn.Module) -> float:
+            with evaluating(pruned):
+                changed[str(options["unit"])] = not torch.allclose(before, pruned(x))
+            return float(accuracy(pruned))
+
+        return prunability(model, looking, kappas=(0.0, 0.9), **options)
+
+    monkeypatch.setattr("spurless.bench.study.prunability", quick)
+    cell = Cell("few", name, "watched-erm", train={"steps": 2, "batch_size": 4, "lr": 1e-4, "momentum": 0.0})
+    swept = run_sweep(Sweep(cell, {"lr": [1e-4]}, seeds=1, load=few, study=True), machines=Machines(Engine("cpu")))
+    (record,) = swept.records.values()
+    assert {key for key in known if "_at_" not in key} <= record.metrics.keys()
+    assert {"prunability_at_0.9", "magnitude_prunability_at_0.9", "max_loss_ratio"} <= record.metrics.keys()
+    assert changed == {"kernels": True, "weights": True}  # what is pruned acts
+    assert "core_utilisation" in record.history[-1]

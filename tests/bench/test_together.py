@@ -22,6 +22,7 @@ from spurless.data.planted import PlantedConfig, planted
 from spurless.methods import make_method
 from spurless.methods.base import Info
 from spurless.methods.erm import ERM, ERMConfig
+from spurless.methods.watched_erm import LossRatios
 from spurless.models import Classifier, build
 from spurless.train import fleet
 from spurless.train.config import TrainConfig
@@ -162,6 +163,26 @@ def test_a_method_of_several_stages_or_with_a_trained_start_is_done_alone(lock_s
         assert torch.equal(weights(one.model), weights(fit_under(*request).model))
     assert not torch.equal(weights(fitted[1].model), weights(fitted[2].model))
     assert fitted[3].start is not None
+
+
+def test_a_watched_run_is_explained_as_if_it_were_alone(lock_step: list[int], tmp_path: Path) -> None:
+    def asked(folder: Path | None = None) -> list[Request]:
+        protocol = Protocol(TrainConfig(epochs=4, batch_size=16, lr=0.2), engine=CPU, folder=folder)
+        watched = [(protocol, make_method("watched-erm"), build("mlp", DATA, width=8), DATA, k) for k in range(2)]
+        return [*watched, requests(folder=folder)[1]]
+
+    together = fits(fit_together(asked(tmp_path)))
+    assert lock_step[0] == 3
+    assert_as_alone(list(together), asked())
+    finished = fits(fit_together(asked(tmp_path)))  # their stages are found, and explained all the same
+    for results in (together, finished):
+        for fitted, request in zip(results[:2], asked(), strict=False):
+            alone = fit_under(*request).explanation
+            assert isinstance(fitted.explanation, LossRatios)
+            for name in ("conflicting", "followed", "steps_per_epoch", "utilisation", "per_step"):
+                torch.testing.assert_close(getattr(fitted.explanation, name), getattr(alone, name), rtol=0, atol=0)
+            assert len(fitted.explanation.utilisation) == 4
+        assert results[2].explanation is None
 
 
 class Twice(ERM):

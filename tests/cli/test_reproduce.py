@@ -63,3 +63,13 @@ def test_list_is_that_of_ls_claims(cli: Cli) -> None:
 
 def test_folder_of_datasets_that_is_not_there_is_refused(refused: Callable[..., None]) -> None:
     refused(r"nowhere: no such folder \(expected a folder of datasets\)", "reproduce", ID, "--data-dir", "nowhere")
+
+
+def test_together_is_handed_on(cli: Cli, claim: Callable[[Bar], None], here: Path) -> None:
+    claim(Bar(0.0, 100.0))
+    for k in (1, 2):
+        said = cli("reproduce", ID, "--seeds", 3, "--device", "cpu", "--out", f"{k}.jsonl", "--together", k)
+        assert (said.status, said.err) == (0, "")
+    alone, together = (said.records(here / f"{k}.jsonl") for k in (1, 2))
+    assert [(row["key"], row["metrics"]) for row in together] == [(row["key"], row["metrics"]) for row in alone]
+    assert cli("reproduce", ID, "--together", 0).status == 2

@@ -16,8 +16,9 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.data.loader import shuffled
 from spurless.data.mined import conflicting_of
 from spurless.data.planted import PlantedConfig, planted
-from spurless.methods.watched_erm import LossRatios
+from spurless.methods.watched_erm import LossRatios, _of_every_group
 from spurless.metrics.loss_ratio import LossTrace
+from spurless.metrics.utilisation import utilisation
 from spurless.models import Classifier, build
 from spurless.train.run import Engine
 
@@ -96,6 +97,54 @@ def test_the_highest_ratio_over_steps_windows_and_epochs() -> None:
     nothing = LossRatios(LossTrace(torch.zeros(3), torch.zeros(3)), torch.zeros(3), torch.zeros(3), 3)
     assert nothing.numbers() == {}
     assert nothing.between(0, 3) == {"loss_ratio": None, "follows_shortcut": None}
+
+
+def test_after_every_epoch_it_is_written_who_uses_the_shortcut() -> None:
+    found = fitted("watched-erm")
+    rows = [{key: row[key] for key in row if "utilisation" in key} for row in found.record.history]
+    assert tuple(rows) == ratios(found).utilisation
+    assert [len(row) for row in rows] == [5] * 3
+    index = _of_every_group(DATA.train, Seeds(1))
+    assert len(index) == 103  # all there are: 2,000 would have room
+    z = found.model.features(DATA.train.x[index]).detach().abs()  # type: ignore[index]  # a tensor
+    last = utilisation(z, DATA.train.y[index], DATA.train.a[index]).numbers()
+    assert rows[-1] == pytest.approx(last, abs=1e-6)  # of the weights that the epoch ended with
+    assert rows[0] != rows[-1]
+
+
+def test_the_examples_that_are_looked_at_are_of_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spurless.methods.watched_erm.LOOKED_AT", 40)
+    index = _of_every_group(DATA.train, Seeds(1))
+    counts = DATA.train.select(index).counts.tolist()
+    assert counts == [min(10, count) for count in DATA.train.counts.tolist()]
+    assert min(counts) < 10  # a group that is smaller than its room is there as a whole
+    assert torch.equal(index, _of_every_group(DATA.train, Seeds(1)))
+    assert not torch.equal(index, _of_every_group(DATA.train, Seeds(2)))
+
+
+def test_where_nothing_conflicts_nothing_is_said_of_neurons() -> None:
+    train = DATA.train.select(DATA.train.y == DATA.train.a)
+    found = fitted("watched-erm", data=Splits(train, DATA.val, DATA.test))
+    assert ratios(found).utilisation == ()
+    assert [row["loss_ratio"] for row in found.record.history] == [0.0] * 3
+
+
+def test_at_a_high_rate_the_shortcut_is_given_up() -> None:
+    # two patterns, one of the label and one of the shortcut; the larger is the shortcut's, and it is learnt first
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(400) % 2
+    a = torch.where(torch.rand(400, generator=generator) < 0.95, y, 1 - y)
+    x = torch.randn(400, 2, generator=generator) * 0.1 + torch.stack([2 * y - 1, 4 * (2 * a - 1)], dim=1)
+    split = Grouped(x, y, a, Groups(("no", "yes"), ("off", "on")))
+    data = Splits(split, split, split)
+    train = {"momentum": 0.0, "weight_decay": 0.0, "epochs": 60}
+    low, high = (
+        ratios(fitted("watched-erm", build("mlp", data, seed=0, width=32), data, lr=lr, **train)).utilisation
+        for lr in (0.005, 0.5)
+    )
+    assert low[0]["spurious_utilisation"] > low[0]["core_utilisation"]
+    assert high[-1]["spurious_utilisation"] < low[-1]["spurious_utilisation"]
+    assert high[-1]["core_utilisation"] > low[-1]["core_utilisation"]
 
 
 def test_a_run_that_stops_early_has_written_as_many_steps_as_it_made() -> None:

@@ -77,6 +77,18 @@ def test_labels_and_attributes_tell_core_from_spurious_neurons() -> None:
     assert selectivity(both, y).mean == pytest.approx(0.5, abs=1e-5)
 
 
+def test_balanced_no_pair_counts_for_more_because_it_is_frequent() -> None:
+    y = torch.tensor([0, 0, 0, 1, 1, 1])
+    a = torch.tensor([0, 0, 1, 1, 1, 0])
+    z = (a == 0).float()[:, None]  # a neuron of the attribute
+    assert selectivity(z, y).mean == pytest.approx(2 / 3 * (2 - 1) / (2 + 1), abs=1e-5)
+    assert selectivity(z, y, balance=a).mean == 0.0
+    assert selectivity(z, a, balance=y).mean == pytest.approx(1.0, abs=1e-5)
+    # of label 0 attribute 1 is left out: its mean is that of the one pair there is
+    missing = selectivity(z[[0, 1, 3, 4, 5]], y[[0, 1, 3, 4, 5]], balance=a[[0, 1, 3, 4, 5]])
+    assert missing.contrast.item() == pytest.approx((1 - 0.5) / (1 + 0.5), abs=1e-5)
+
+
 def test_where_all_are_silent_there_is_no_mean() -> None:
     found = selectivity(torch.zeros(4, 3), torch.tensor([0, 0, 1, 1]))
     assert math.isnan(found.mean)

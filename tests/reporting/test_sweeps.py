@@ -121,6 +121,36 @@ def test_every_run_has_a_line_through_training_and_every_value_one_name(make: Ma
     assert drawn[0]["y"] == pytest.approx([0.1, 0.2, 0.3])
 
 
+def used(make: Make, rates: str) -> Figure:
+    """The panel of neurons, of two seeds and as many epochs per rate."""
+    rows = []
+    for k, lr in enumerate(rates.split(), start=1):
+        for seed in range(2):
+            part = {"spurious_utilisation_10": 0.05, "spurious_utilisation_90": 0.95, "core_utilisation": 0.3}
+            history = tuple({"epoch": e, "loss": 1.0, "spurious_utilisation": 0.1 * k * e, **part} for e in (1, 2))
+            rows.append(swept(make, lr, seed, 0.5, history=history))
+    return figures(rows)["Use of the shortcut by neurons through training"]
+
+
+def test_the_use_of_both_features_is_drawn_for_every_run(make: Make) -> None:
+    drawn = used(make, "0.001 0.1").spec["data"]
+    band, spurious, core, second = drawn[:4]
+    assert (band["x"], band["y"]) == ([1, 2, 2, 1], [0.95, 0.95, 0.05, 0.05])
+    assert (spurious["y"], spurious["line"]["dash"], spurious["showlegend"]) == ([0.1, 0.2], "solid", True)
+    assert (core["y"], core["line"]["dash"], core["showlegend"]) == ([0.3, 0.3], "dash", False)
+    assert core["line"]["color"] == spurious["line"]["color"] == band["fillcolor"]
+    assert second["showlegend"] is False
+    assert next(trace["y"] for trace in drawn if trace.get("name") == "lr 0.1") == [0.2, 0.4]
+    assert len(drawn) == 2 * (1 + 2 * 2)  # one band per value
+
+
+def test_of_many_values_no_bands_are_drawn(make: Make) -> None:
+    few, many = used(make, "1 2 3"), used(make, "1 2 3 4")
+    assert [sum("fill" in trace for trace in figure.spec["data"]) for figure in (few, many)] == [3, 0]
+    assert "A band" in few.caption
+    assert "A band" not in many.caption
+
+
 def test_runs_that_do_not_count_are_left_out_and_counted_in_words(make: Make) -> None:
     late = {"train": {"stop_accuracy": 1.0}, "history": ({"epoch": 1, "loss": 0.5, "train_accuracy": 0.9},)}
     rows = [

@@ -139,6 +139,26 @@ def test_folded_jobs_end_as_if_each_were_alone(on_a_cpu: list[list[int]], splits
     assert_alike(together, alone(jobs()))
 
 
+def test_who_watches_a_folded_job_sees_its_own_weights(on_a_cpu: list[list[int]]) -> None:
+    def look(model: nn.Module, _: int) -> dict[str, Any]:
+        return {"sum": float(weights(model).sum()), "out": float(model(torch.ones(1, 3, 4, 4).double()).sum())}
+
+    def jobs(watch: Any) -> list[Job]:
+        made = [job_of(number, config) for number, config in enumerate(CONFIGS[:4])]
+        return [replace(job, stage=replace(job.stage, watch=watch)) for job in made]
+
+    together, others = jobs(look), jobs(None)
+    minimise_all(together)
+    minimise_all(others)
+    assert on_a_cpu[0] == [4]
+    for one, other in zip(together, others, strict=True):
+        assert torch.equal(weights(one.model), weights(other.model))  # to the bit, as without it
+    for one, other in zip(together, alone(jobs(look)), strict=True):
+        for key in ("sum", "out"):
+            seen = [[row[key] for row in job.run.history] for job in (one, other)]
+            assert seen[0] == pytest.approx(seen[1], abs=1e-8)
+
+
 def test_a_job_takes_its_weights_along_when_it_leaves(on_a_cpu: list[list[int]], tmp_path: Path) -> None:
     jobs = [job_of(number, CONFIGS[0]) for number in range(3)]
     for number, job in enumerate(jobs):

@@ -208,6 +208,49 @@ def test_a_finished_stage_is_loaded_not_repeated(tmp_path: Path) -> None:
     assert torch.equal(weights(model), weights(again))
 
 
+def nosy(model: nn.Module, step: int) -> dict[str, Any]:
+    """Look at the model in ways that training would notice: it draws, and runs it on one example."""
+    torch.rand(step)
+    modes = {part.training for part in model.modules()}
+    output = model(torch.ones(1, 2))  # a batch of one: in train mode a batch norm would refuse it
+    return {"seen": step, "modes": str(modes), "graph": output.requires_grad, "out": float(output.sum())}
+
+
+def watched(config: TrainConfig, checkpoints: Checkpoints | None = None, seed: int = 0) -> tuple[nn.Module, Run]:
+    run, model, ended = start(CPU, 0, config, checkpoints), fresh(seed), list[int]()
+    stage = Stage("train", watch=nosy, after=lambda: ended.append(len(run.history)))
+    minimise(model, run.loader(DATA.train, shuffled(200, Seeds(5))), mean_loss, run, stage)
+    assert ended == [len(run.history)]  # once, when the history is there
+    return model, run
+
+
+def test_who_watches_sees_every_epoch_and_moves_nothing() -> None:
+    config, plain = TrainConfig(epochs=3, batch_size=32, lr=0.05, steps=18), fresh()
+    expected = train(plain, config)
+    model, run = watched(config)
+    assert torch.equal(weights(plain), weights(model))  # though it drew, and dropout draws too
+    assert model.training
+    assert [row["seen"] for row in run.history] == [7, 14, 18]
+    assert {row["modes"] for row in run.history} == {"{False}"}
+    assert not any(row["graph"] for row in run.history)
+    assert len({row["out"] for row in run.history}) == 3  # the weights of the moment
+    assert [{key: row[key] for key in old} for row, old in zip(run.history, expected.history, strict=True)] == (
+        expected.history
+    )
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 20])
+def test_a_watched_run_that_was_cut_says_the_same(tmp_path: Path, cut: int) -> None:
+    config = TrainConfig(epochs=3, batch_size=32, lr=0.05)
+    whole, expected = watched(config)
+    with pytest.raises(Cut):
+        watched(config, CutAfter(tmp_path, "key", seconds=0.0).cut_after(cut))
+    for _ in range(2):  # the second finds the stage finished
+        resumed, again = watched(config, Checkpoints(tmp_path, "key"), seed=9)
+        assert again.history == expected.history
+        assert torch.equal(weights(whole), weights(resumed))
+
+
 DRIVER = '''
 """Imports once, then forks one child per attempt, so that a kill costs milliseconds instead of an import."""
 import os, random, signal, sys, time, traceback

@@ -37,10 +37,15 @@ class Cell:
 
 
 def planned(
-    cell: Cell, seed: int, engine: Engine | None = None, folder: Path | None = None, progress: Progress | None = None
+    cell: Cell,
+    seed: int,
+    engine: Engine | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    data: Splits | None = None,
 ) -> tuple[Protocol, Method, Classifier, Splits]:
-    """Make the data, build the model, configure the method: all that a run needs, and nothing is run."""
-    data = load(cell.dataset, **{"seed": seed, **cell.data_options})
+    """Make the data, where they are not there yet, build the model, configure the method; nothing is run."""
+    data = load(cell.dataset, **{"seed": seed, **cell.data_options}) if data is None else data
     model = build(cell.model, data, seed=seed, **cell.model_options)
     protocol, method = settings(cell, engine or Engine())
     return replace(protocol, folder=folder, progress=progress), method, model, data

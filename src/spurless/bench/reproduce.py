@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spurless.bench.cell import planned
 from spurless.bench.claims.base import Claim, Verdict, judge
-from spurless.bench.fitting import fit_under, key_of
+from spurless.bench.fitting import Fitted, Protocol, fit_under, key_of
+from spurless.bench.together import Request, fit_together
+from spurless.core.errors import BadInput
 from spurless.core.progress import Progress
 from spurless.core.records import Record, append, read
+from spurless.data.grouped import Splits
 from spurless.train.run import Engine
 
 
-def reproduce(
+def reproduce(  # noqa: PLR0913  a door: each is a word that a user says
     claim: Claim,
     *,
     seeds: int | None = None,
@@ -21,6 +26,7 @@ def reproduce(
     engine: Engine | None = None,
     out: Path | None = None,
     progress: Progress | None = None,
+    together: int = 1,
 ) -> Verdict:
     """Run every cell of a claim with every seed and judge the result; records are appended to ``out`` as they come.
 
@@ -33,18 +39,80 @@ def reproduce(
         engine: where the arithmetic is done.
         out: where records go.
         progress: called with stage, step, total and a word.
+        together: how many runs share a device, where they can; see :mod:`spurless.bench.together`. Where one of them
+            fails the others are still recorded, and then its error is raised.
     """
-    records: list[Record] = []
+    if together < 1:
+        raise BadInput("at least one run must be done at once", got=together)
     known = {(record.cell, record.key): record for record in read(out)} if out is not None and out.exists() else {}
+    records: list[Record | None] = []  # in the order of the claim, whatever came from the file
+    missing: list[_Missing] = []
+
+    def catch_up() -> None:
+        for part, record in zip(missing, _done(claim, missing, out, together), strict=True):
+            records[part.place] = record
+        missing.clear()
+
     for seed in range(first, first + (seeds or claim.seeds)):
+        opened: dict[str, Splits] = {}
         for name, cell in claim.cells.items():
-            called, plan = f"{claim.id} {name}", planned(cell, seed, engine, progress=progress)
-            found = known.get((called, key_of(*plan, seed)))
-            if found is None:
-                fitted = fit_under(*plan, seed)
-                more = claim.extra(fitted) if claim.extra is not None else {}
-                found = replace(fitted.record, cell=called, metrics={**fitted.record.metrics, **more})
-                if out is not None:
-                    append(out, found)
-            records.append(found)
-    return judge(claim, records)
+            content = json.dumps([cell.dataset, dict(cell.data_options)], default=str)
+            plan = planned(cell, seed, engine, progress=progress, data=opened.get(content))
+            opened[content] = plan[-1]
+            called = f"{claim.id} {name}"
+            records.append(known.get((called, key_of(*plan, seed))))
+            if records[-1] is None:
+                missing.append(_Missing(len(records) - 1, called, (*plan, seed)))
+            if len(missing) == together:
+                catch_up()
+    catch_up()
+    return judge(claim, (record for record in records if record is not None))
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """A run that is yet to be done."""
+
+    place: int
+    called: str
+    request: Request
+
+
+def _done(claim: Claim, missing: Sequence[_Missing], out: Path | None, together: int) -> list[Record]:
+    """Do runs and record each; an error is raised once all others are recorded."""
+    records, errors = list[Record](), list[Exception]()
+    for part, fitted in zip(missing, _fitted([part.request for part in missing], together), strict=True):
+        if isinstance(fitted, Exception):
+            errors.append(fitted)
+            continue
+        more = claim.extra(fitted) if claim.extra is not None else {}
+        records.append(replace(fitted.record, cell=part.called, metrics={**fitted.record.metrics, **more}))
+        if out is not None:
+            append(out, records[-1])
+    if errors:
+        raise errors[0]
+    return records
+
+
+def _fitted(requests: Sequence[Request], together: int) -> Sequence[Fitted | Exception]:
+    if together == 1:
+        return [fit_under(*request) for request in requests]
+    return fit_together(_in_chorus(requests), together)
+
+
+def _in_chorus(requests: Sequence[Request]) -> list[Request]:
+    """Let runs that advance together tell how far all of them are, not each by turns."""
+    told: dict[int, tuple[int, int]] = {}
+
+    def voice(number: int, progress: Progress) -> Progress:
+        def tell(_stage: str, step: int, total: int, _word: str) -> None:
+            told[number] = step, total
+            done, whole = (sum(part) for part in zip(*told.values(), strict=True))
+            progress("together", done, whole, f"{len(requests)} runs")
+
+        return tell
+
+    def joined(number: int, protocol: Protocol) -> Protocol:
+        return replace(protocol, progress=protocol.progress and voice(number, protocol.progress))
+
+    return [(joined(number, request[0]), *request[1:]) for number, request in enumerate(requests)]

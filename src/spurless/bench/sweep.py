@@ -47,6 +47,8 @@ class Sweep:
     load: Loader = load_named
     study: bool = False
     """Take compressibility, separation, selectivity and prunability of every run too; see ``bench.study``."""
+    keep: Path | None = None
+    """Keep the weights of every run in this folder; a run that is recorded and has none there is done again."""
 
     def __post_init__(self) -> None:
         if not self.over:
@@ -191,7 +193,7 @@ def _points(sweep: Sweep) -> Iterator[Task]:
             chosen: dict[Any, Any] = {**dict(zip(others, rest, strict=True)), walked: value}
             words = ", ".join(f"{name}={_word(chosen[name])}" for name in named)
             cell = assign(sweep.cell, {parameter: chosen[name] for name, parameter in named.items()})
-            yield Task(words, cell, sweep.first, "", sweep.load, line, rank, sweep.study)
+            yield Task(words, cell, sweep.first, "", sweep.load, line, rank, sweep.study, sweep.keep)
 
 
 def _values(sweep: Sweep, name: str) -> list[Any]:
@@ -245,7 +247,8 @@ def _recorded(out: Path | None, tasks: Sequence[Task]) -> dict[str, Record]:
     if out is None or not out.exists():
         return {}
     wanted = {task.key: {VALIDATION, STUDIED} if task.study else {VALIDATION} for task in tasks}
-    known = [r for r in reversed(read(out)) if r.key in wanted]
+    lost = {task.key for task in tasks if task.weights is not None and not task.weights.exists()}
+    known = [r for r in reversed(read(out)) if r.key in wanted and (r.key not in lost or diverged(r))]
     return {r.key: r for r in known if diverged(r) or wanted[r.key] <= r.metrics.keys()}
 
 

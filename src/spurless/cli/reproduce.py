@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from spurless.cli.console import check_appendable, progress_bar
-from spurless.cli.flags import OUTPUT, Device, Json, Precision, Quiet
+from spurless.cli.flags import MACHINE, OUTPUT, Device, Json, Precision, Quiet
 
 
 def reproduce(
@@ -28,6 +28,9 @@ def reproduce(
     ] = 0,
     device: Device = "auto",
     precision: Precision = "auto",
+    together: Annotated[
+        int, typer.Option(help="So many trainings share a GPU.", min=1, metavar="K", rich_help_panel=MACHINE)
+    ] = 1,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -46,10 +49,12 @@ def reproduce(
     The last line reads: ID  ours  paper  bar  HOLDS or FALLS SHORT.
     The exit status is 0 where the claim holds, 1 where it falls short.
     Runs that the file --out holds already are not repeated, so a killed one goes on.
+    With --together K small networks advance K at a time on one GPU, to the same numbers.
 
     Examples:
       spurless reproduce --list
       spurless reproduce theory/planted-group-dro --seeds 5 --out records.jsonl
+      spurless reproduce large-lr/colored-mnist-resnet18 --together 6 --out records.jsonl
     """
     from spurless.bench.claims import CLAIMS, claim_named
     from spurless.bench.reproduce import reproduce as rerun
@@ -71,7 +76,7 @@ def reproduce(
         check_appendable(out)
     with progress_bar(quiet or json) as progress:
         engine = Engine(device, precision=precision)
-        verdict = rerun(chosen, seeds=seeds, first=seed, engine=engine, out=out, progress=progress)
+        verdict = rerun(chosen, seeds=seeds, first=seed, engine=engine, out=out, progress=progress, together=together)
     if json:
         row = {"id": chosen.id, "ours": verdict.ours, "values": verdict.values, "paper": chosen.paper}
         print(json_module.dumps({**row, "bar": str(chosen.bar), "holds": verdict.holds}))

@@ -6,6 +6,7 @@ from spurless.explain.attribution import attribute, attribution_map
 from spurless.explain.boundaries import Film, Watch, boundary, film
 from spurless.explain.cam import gradcam, xgradcam
 from spurless.explain.clouds import representation_section
+from spurless.explain.compared import attribution_section
 from spurless.explain.films import animation, boundary_section, curves, save_gif
 from spurless.explain.heat import EXPLAINERS, Explainer, all_maps, maps
 from spurless.explain.neurons import neuron_map, neuron_sections, synthetic_section
@@ -24,6 +25,7 @@ __all__ = [
     "animation",
     "attribute",
     "attribution_map",
+    "attribution_section",
     "boundary",
     "boundary_section",
     "chosen",

@@ -69,7 +69,7 @@ def contrast(  # noqa: PLR0913 - a public door
     draw = partial(all_maps, split=shown, how=how, layer=layer, device=device, workers=workers)
     models = {"before": before} if after is None else {"before": before, "after": after}
     heat = {word: glow(images, draw(model)) for word, model in models.items()}
-    said = {word: _predictions(model, shown, device, workers) for word, model in models.items()}
+    said = {word: predictions(model, shown, device, workers) for word, model in models.items()}
     columns = {"image": rgb(images), "looked at" if after is None else "looked at before": heat["before"]}
     columns |= {} if covered is None else {"hidden": rgb(_bytes(covered, raw))}
     columns |= {} if after is None else {"looked at after": heat["after"]}
@@ -111,7 +111,7 @@ def chosen(  # noqa: PLR0913 - a public door
     changed = torch.zeros(len(split), dtype=torch.bool)
     if after is not None:
         whole = _whole(split)
-        changed = _predictions(before, whole, device, workers) != _predictions(after, whole, device, workers)
+        changed = predictions(before, whole, device, workers) != predictions(after, whole, device, workers)
     apart = split.has_attributes and not split.groups.overlap
     cells = (split.g if apart else split.y).cpu()
     generator = Seeds(seed).generator("pictures")
@@ -127,12 +127,21 @@ def thumbnails(
     Raises:
         BadInput: the examples are no images, or there is no such example.
     """
+    shown, images = pictured(split, index)
+    heat = glow(images, all_maps(model, split=shown, how=AUTO, device=device))
+    return [(encode_one(image), encode_one(hot)) for image, hot in zip(rgb(images), heat, strict=True)]
+
+
+def pictured(split: Grouped, index: Tensor | Sequence[int]) -> tuple[Grouped, Tensor]:
+    """Return some examples with nothing hidden, and their images from 0 to 255.
+
+    Raises:
+        BadInput: the examples are no images, or there is no such example.
+    """
     check_images(split)
     shown = _whole(split.select(_rows(index, len(split))))
     raw = _stacked(shown)
-    images = _bytes(raw, raw)
-    heat = glow(images, all_maps(model, split=shown, device=device))
-    return [(encode_one(image), encode_one(hot)) for image, hot in zip(rgb(images), heat, strict=True)]
+    return shown, _bytes(raw, raw)
 
 
 def check_images(split: Grouped) -> None:
@@ -153,6 +162,23 @@ def check_images(split: Grouped) -> None:
         got="texts" if not shape else f"rows of {shape[0]} features" if len(shape) == 1 else f"shape {shape}",
         do="For the numbers, use spurless.explain.maps.",
     )
+
+
+def predictions(model: nn.Module, split: Grouped, device: torch.device | str | None = None, workers: int = 0) -> Tensor:
+    """Return the predicted label of every example, in order; the model is left as it was, and where it was."""
+    classifier = wrap(model)
+    home = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
+    place = home if device is None else torch.device(device)
+    loader = Loader(split, in_order(len(split)), EVALUATION_BATCH, place, workers=workers)
+    done, parts = teller("predictions", len(split)), []
+    try:
+        with evaluating(classifier.to(place)), torch.no_grad():
+            for batch in loader.batches():
+                parts.append(classifier(batch.x).argmax(dim=1).cpu())
+                done(sum(map(len, parts)))
+    finally:
+        classifier.to(home)
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.long)
 
 
 def _rows(index: Tensor | Sequence[int], n: int) -> Tensor:
@@ -203,23 +229,6 @@ def _covered(raw: Tensor, hidden: Hidden | Faded | None, rows: Tensor, n: int) -
         )
     covered = mine.apply(raw, torch.arange(len(rows)))
     return covered if isinstance(covered, Tensor) else None
-
-
-def _predictions(model: nn.Module, split: Grouped, device: torch.device | str | None, workers: int) -> Tensor:
-    """Return the predicted label of every example, in order; the model is left as it was, and where it was."""
-    classifier = wrap(model)
-    home = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
-    place = home if device is None else torch.device(device)
-    loader = Loader(split, in_order(len(split)), EVALUATION_BATCH, place, workers=workers)
-    done, parts = teller("predictions", len(split)), []
-    try:
-        with evaluating(classifier.to(place)), torch.no_grad():
-            for batch in loader.batches():
-                parts.append(classifier(batch.x).argmax(dim=1).cpu())
-                done(sum(map(len, parts)))
-    finally:
-        classifier.to(home)
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.long)
 
 
 def _in_turn(index: Tensor, cells: Tensor, generator: torch.Generator) -> Tensor:

@@ -7,7 +7,8 @@ share of the examples of its preferred class that activate it,
 .. math:: CSI = \rho_{max} \frac{\pi_{max} - \pi_{-max}}{\pi_{max} + \pi_{-max} + 10^{-6}} .
 
 With attributes in place of labels it is the bias-selectivity index, BSI. On data where the attribute says nothing about
-the label, a high CSI is use of the core feature, a high BSI use of the shortcut.
+the label, a high CSI is use of the core feature, a high BSI use of the shortcut. Elsewhere, as on a biased train split,
+each would show the other too: ``balance`` lets every pair of label and attribute count the same.
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ class Selectivity:
         return _mean(self.contrast[self.contrast != 0])
 
 
-def selectivity(z: Tensor, y: Tensor) -> Selectivity:
+def selectivity(z: Tensor, y: Tensor, balance: Tensor | None = None) -> Selectivity:
     """Return the class-selectivity of every neuron; with attributes in place of labels, its bias-selectivity.
 
     Args:
         z: sizes of activations, ``(N, d)``, none below 0.
         y: labels or attributes, ``(N,)``; at least two must occur.
+        balance: the other of the two, ``(N,)``. Every mean over a class is then that of the means over its pairs with
+            the values here, as far as they occur, so that no pair counts for more because it is frequent.
 
     Example:
         >>> z = torch.tensor([[4.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
@@ -70,12 +73,15 @@ def selectivity(z: Tensor, y: Tensor) -> Selectivity:
         BadInput: the shapes differ, a label is unknown or the only one, or an activation is below 0.
     """
     check_labelled(z, y)
+    if balance is not None:
+        check_labelled(z, balance)
     if float(z.min()) < 0:
         raise BadInput("an activation is below 0", got=float(z.min()), do="Pass their sizes: z.abs().")
     labels, number = torch.unique(y, return_inverse=True)
     if len(labels) < 2:
         raise BadInput("selectivity compares classes, and there is one", got=f"only label {int(labels[0])}")
-    means, fires = (_class_means(part, number, len(labels)) for part in (z, z > 0))
+    cells = torch.zeros_like(number) if balance is None else torch.unique(balance, return_inverse=True)[1]
+    means, fires = (_class_means(part, number, cells) for part in (z, z > 0))
     highest, at = means.max(dim=0)
     rest = (means.sum(dim=0) - highest) / (len(labels) - 1)
     return Selectivity(
@@ -86,9 +92,14 @@ def selectivity(z: Tensor, y: Tensor) -> Selectivity:
     )
 
 
-def _class_means(values: Tensor, number: Tensor, n_classes: int) -> Tensor:
-    """Return the mean of every neuron over the examples of every class, ``(n_classes, d)``, float64."""
-    return torch.stack([values[number == k].double().mean(dim=0) for k in range(n_classes)])
+def _class_means(values: Tensor, number: Tensor, cell: Tensor) -> Tensor:
+    """Return the mean of every neuron over the cells of every class, ``(n_classes, d)``, float64."""
+    (n, m), pair = (int(part.max()) + 1 for part in (number, cell)), number * (int(cell.max()) + 1) + cell
+    sums = torch.zeros(n * m, values.shape[1], dtype=torch.double, device=values.device)
+    counts = torch.bincount(pair, minlength=n * m).double()[:, None]
+    means = sums.index_add_(0, pair, values.double()) / counts.clamp(min=1)
+    there = (counts > 0).double().view(n, m, 1)
+    return means.view(n, m, -1).sum(dim=1) / there.sum(dim=1)
 
 
 def _mean(values: Tensor) -> float:

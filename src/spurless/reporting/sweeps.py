@@ -53,7 +53,17 @@ THROUGH = {
         "Conflicting examples that follow the shortcut",
         "Share of the conflicting train examples that are predicted as the shortcut says, over each epoch.",
     ),
+    "spurious_utilisation": (
+        "Use of the shortcut by neurons through training",
+        "Mean over active neurons of how much each prefers an attribute, whatever the label, after each epoch on the "
+        "same train examples; dashed, how much it prefers a label, whatever the attribute.",
+    ),
 }
+DASHED = {"spurious_utilisation": "core_utilisation"}
+"""What is drawn beside a number through training."""
+AROUND = {"spurious_utilisation": ("spurious_utilisation_10", "spurious_utilisation_90")}
+"""What a band reaches from and to, where there are few values; that of the first seed."""
+FEW = 3
 
 Point: TypeAlias = tuple[str, float, float, float, float]
 """A value in words, its place, and the mean, lowest and highest number there."""
@@ -177,23 +187,44 @@ def _correlation(walked: Walked, metric: str) -> float | None:
 
 
 def _through(walked: Walked, key: str) -> Figure | None:
-    """Draw a number of the history of every run, epoch by epoch."""
-    traces = []
-    for i, (words, runs) in enumerate(walked.arms().items()):
+    """Draw a number of the history of every run, epoch by epoch, and what belongs beside it."""
+    traces, arms = list[dict[str, Any]](), walked.arms()
+    banded = key in AROUND and len(arms) <= FEW
+    for i, runs in enumerate(arms.values()):
         for n, run in enumerate(runs):
-            found = [(number(row.get("epoch")), number(row.get(key))) for row in run.record.history]
-            rows = [(epoch, value) for epoch, value in found if epoch is not None and value is not None]
-            text = [f"{words}, seed {run.record.seed}, epoch {epoch:g}: {plain(value)}" for epoch, value in rows]
-            colour = look(i + 1)[0]
-            trace: dict[str, Any] = {"x": [epoch for epoch, _ in rows], "y": [value for _, value in rows]}
-            trace |= {"mode": "lines+markers", "opacity": 0.8, "line": {"color": colour, "width": 1.75}}
-            trace |= {"marker": {"color": colour, "size": 4}, "legendgroup": str(i), "showlegend": not n}
-            traces.append(trace | {"name": name(words)} | _hover(text))
-    if not any(trace["x"] for trace in traces):
+            traces += _band(run, *AROUND[key], i) if banded and not n else []
+            traces += _thread(run, key, i, showlegend=not n)
+            traces += _thread(run, DASHED[key], i, "dash") if key in DASHED else []
+    if not traces:
         return None
     title, caption = THROUGH[key]
+    caption += " A band holds the middle 80 % of the first seed's neurons." if banded else ""
     layout = {"xaxis": {"title": "epoch", "type": "log", "dtick": 1}, "yaxis": {"range": [-0.02, 1.03]}}
     return Figure(title, caption, {"data": traces, "layout": layout}, f"{title}, one line per run. {caption}", 340)
+
+
+def _thread(run: Run, metric: str, arm: int, dash: str = "solid", showlegend: bool = False) -> list[dict[str, Any]]:
+    """Draw one number of one run, epoch by epoch; nothing where it has none."""
+    rows, colour = _history(run, metric), look(arm + 1)[0]
+    text = [f"{run.words}, seed {run.record.seed}, epoch {epoch:g}: {plain(value)}" for epoch, value in rows]
+    trace: dict[str, Any] = {"x": [epoch for epoch, _ in rows], "y": [value for _, value in rows]}
+    trace |= {"mode": "lines+markers", "opacity": 0.8, "line": {"color": colour, "width": 1.75, "dash": dash}}
+    trace |= {"marker": {"color": colour, "size": 4}, "legendgroup": str(arm), "showlegend": showlegend}
+    return [trace | {"name": name(run.words)} | _hover(text)] if rows else []
+
+
+def _history(run: Run, metric: str) -> list[tuple[float, float]]:
+    """Return a number of every epoch that has it."""
+    found = [(number(row.get("epoch")), number(row.get(metric))) for row in run.record.history]
+    return [(epoch, value) for epoch, value in found if epoch is not None and value is not None]
+
+
+def _band(run: Run, low: str, high: str, arm: int) -> list[dict[str, Any]]:
+    """Fill what lies between two numbers of one run, epoch by epoch."""
+    edge = [*_history(run, high), *reversed(_history(run, low))]
+    band: dict[str, Any] = {"x": [epoch for epoch, _ in edge], "y": [value for _, value in edge], "mode": "lines"}
+    band |= {"line": {"width": 0}, "fill": "toself", "fillcolor": look(arm + 1)[0], "opacity": 0.12}
+    return [band | {"hoverinfo": "skip", "showlegend": False, "legendgroup": str(arm)}] if edge else []
 
 
 def _pruning(walked: Walked, kind: str) -> Figure | None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, Diverged
 from spurless.data.loader import Loader
+from spurless.models.classifier import evaluating
 from spurless.train.evaluate import predict
 from spurless.train.run import Run
 from spurless.train.step import Objective, Stage, Steps, steps_of
@@ -95,6 +96,8 @@ def walk(job: Job, make: Callable[[nn.Module, Loader, Objective, Run, Stage], St
         if place.kept is not None:
             job.model.load_state_dict(place.kept)
     run.history.extend({"stage": stage.name, **row} for row in place.history)
+    if stage.after is not None:
+        stage.after()
 
 
 def _epochs(place: _Place, steps: Steps, run: Run) -> Iterator[Steps]:
@@ -133,9 +136,18 @@ def _end_epoch(place: _Place, steps: Steps, run: Run) -> None:
         if row["score"] > place.best:
             place.best = row["score"]
             place.kept = {key: value.detach().cpu().clone() for key, value in steps.model.state_dict().items()}
-    place.history.append(row)
+    place.history.append({**row, **_watched(place, steps, run)})
     place.epoch, place.within = place.epoch + 1, 0
     steps.loss.zero_()
+
+
+def _watched(place: _Place, steps: Steps, run: Run) -> dict[str, Any]:
+    """Let the stage look at the model, and see to it that training does not notice."""
+    watch, name = steps.stage.watch, steps.stage.name
+    if watch is None:
+        return {}
+    with run.seeds.borrowed("watch", name, device=run.device), evaluating(steps.model), torch.no_grad():
+        return dict(watch(steps.model, place.step))
 
 
 def _look(place: _Place, steps: Steps, run: Run) -> float:

@@ -20,6 +20,9 @@ from spurless.train.sharpness import look_uphill
 Objective: TypeAlias = Callable[[nn.Module, Batch], Tensor]
 """A method's idea of what to minimise on one batch. It never steps; what it remembers lives in ``Stage.memory``."""
 
+Watch: TypeAlias = Callable[[nn.Module, int], Mapping[str, Any]]
+"""A look at the model after an epoch: from it and the number of steps so far to what the epoch's row is to say too."""
+
 WARM_UP = 3
 """Eager steps before a capture; they count as training."""
 WORTH_CAPTURING = 30
@@ -40,6 +43,11 @@ class Stage:
     value), so that on CUDA the whole step may be captured as a graph."""
     select: bool = True
     """Keep the epoch that the run's criterion likes best; False for a stage that must not look."""
+    watch: Watch | None = None
+    """Looks at the model at the end of every epoch. It finds it in eval mode and without gradients, draws from
+    generators of its own, and must change nothing: the weights are then the same as without it, to the bit."""
+    after: Callable[[], None] | None = None
+    """Called when the stage is over, or was found finished by an earlier run: its history and memory are complete."""
 
 
 class Steps:

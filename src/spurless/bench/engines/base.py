@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -25,6 +27,7 @@ from spurless.methods import Method
 from spurless.methods.base import declared
 from spurless.models import build
 from spurless.models.classifier import Classifier
+from spurless.models.weights import save_weights
 from spurless.train.run import Engine, start
 from spurless.train.select import criterion_named
 
@@ -58,6 +61,14 @@ class Task:
     """How far along its line the value lies; a value waits for all of lower rank."""
     study: bool = False
     """Whether the numbers of the study of large learning rates are taken too; see ``bench.study``."""
+    keep: Path | None = None
+    """The folder where weights are kept, if they are."""
+
+    @property
+    def weights(self) -> Path | None:
+        """The file where the weights of this run are kept."""
+        words = re.sub(r"[^\w.=+-]+", "_", self.name)
+        return None if self.keep is None else self.keep / f"{words}-seed{self.seed}-{self.key[:8]}.safetensors"
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.seed}"
@@ -152,6 +163,8 @@ def conclude(task: Task, asked: Asked, fitted: Fitted | Exception) -> Outcome:
     metrics = {**fitted.record.metrics, VALIDATION: validation_average(fitted.model, asked.data, run)}
     if task.study:
         metrics |= study(fitted, asked.data)
+    if task.weights is not None:  # before the record, which says that the run is done
+        save_weights(task.weights, fitted.model)
     return replace(fitted.record, metrics=metrics)
 
 
