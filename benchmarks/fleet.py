@@ -54,7 +54,7 @@ class Net:
     name: str
     shape: tuple[int, ...]
     steps: int
-    options: tuple[tuple[str, int], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
     def build(self, seed: int) -> Classifier:
         """Return it untrained; drawing the weights takes longer than a copy, and is not what is measured."""
