@@ -17,8 +17,11 @@ MAY_KNOW = {
     "methods": {"core", "data", "models", "metrics", "train", "explain"},
     "auditing": {"core", "data", "models", "metrics", "train", "explain", "reporting"},
     "bench": {"core", "data", "models", "metrics", "train", "explain", "methods", "auditing"},
+    "fixing": {"core", "data", "models", "metrics", "train", "methods", "auditing", "bench", "reporting"},
     "reporting": {"core"},
-    "cli": {"core", "data", "models", "metrics", "train", "explain", "methods", "auditing", "bench", "reporting"},
+    "cli": {
+        "core", "data", "models", "metrics", "train", "explain", "methods", "auditing", "bench", "fixing", "reporting",
+    },
 }  # fmt: skip
 ROOT = Path(spurless.__path__[0])
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)

@@ -12,8 +12,8 @@ import spurless
 SURFACE = [
     "load", "from_folder", "from_csv", "from_npz", "from_pack", "from_texts", "from_tensors",
     "from_dataset", "from_huggingface",
-    "build", "wrap", "fit", "embed", "evaluate", "audit", "report", "save_weights", "load_weights",
-    "Abstainer", "Classifier", "Engine", "Fitted", "Grouped", "Groups", "Record", "Splits",
+    "build", "wrap", "fit", "embed", "evaluate", "audit", "fix", "report", "save_weights", "load_weights",
+    "Abstainer", "Classifier", "Engine", "Fitted", "Fixed", "Grouped", "Groups", "Record", "Splits",
     "SpurlessError", "SpurlessWarning", "TrainConfig",
 ]  # fmt: skip
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         from_texts,
         load,
     )
+    from spurless.fixing import Fixed, fix
     from spurless.models import Classifier, build, wrap
     from spurless.models.weights import load_weights, save_weights
     from spurless.reporting import report
@@ -57,6 +58,7 @@ _HOMES = {
         "from_texts",
         "load",
     ),
+    "spurless.fixing": ("Fixed", "fix"),
     "spurless.models": ("Classifier", "build", "wrap"),
     "spurless.models.weights": ("load_weights", "save_weights"),
     "spurless.reporting": ("report",),
@@ -84,6 +86,7 @@ __all__ = [  # noqa: RUF022  in the order in which one meets them
     "embed",
     "evaluate",
     "audit",
+    "fix",
     "report",
     "save_weights",
     "load_weights",
@@ -91,6 +94,7 @@ __all__ = [  # noqa: RUF022  in the order in which one meets them
     "Classifier",
     "Engine",
     "Fitted",
+    "Fixed",
     "Grouped",
     "Groups",
     "Record",

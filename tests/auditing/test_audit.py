@@ -3,17 +3,26 @@
 import json
 import warnings
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import spurless as sp
-from spurless.auditing import AUDITS, Audited, audit
+from spurless.auditing import AUDITS, Audited, Auditor, audit
+from spurless.auditing.subject import Subject
 from spurless.bench.fitting import Fitted
 from spurless.core.errors import BadInput, SpurlessWarning, UnknownName
-from spurless.data.grouped import Splits
+from spurless.core.findings import Finding
+from spurless.core.groups import Groups
+from spurless.core.progress import teller
+from spurless.data import DATASETS
+from spurless.data.grouped import Grouped, Splits
+from spurless.models import features
 from spurless.reporting import audit_json
+from spurless.train.evaluate import EVALUATION_BATCH
 from spurless.train.run import Engine
 
 CPU = Engine("cpu")
@@ -82,7 +91,61 @@ def test_one_question_may_be_asked_alone_and_progress_is_told() -> None:
     told: list[tuple[str, int, int, str]] = []
     one = audit(fitted.model, data, only=["error-slices"], progress=lambda *words: told.append(words), **SHORT)
     assert [finding.audit for finding in one.findings] == ["error-slices"]
-    assert ("audit", 1, 1, "") in told
+    assert ("audit", 0, 2, "error-slices") in told
+    assert ("audit", 1, 2, "gallery") in told
+    assert told[-1] == ("audit", 2, 2, "")
+
+
+def test_how_far_a_question_is_is_a_word_about_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, fitted = digits()
+    told: list[tuple[str, int, int, str]] = []
+
+    def slow(_: Subject) -> Finding:
+        teller("views", 500, patience=0)(200)
+        return Finding("slow", "", 0.0, False, None, "", "")
+
+    monkeypatch.setitem(AUDITS, "slow", Auditor("slow", "", "labels", slow))
+    audit(fitted.model, data, only=["slow"], progress=lambda *words: told.append(words), **SHORT)
+    assert ("audit", 0, 2, "slow: views, 200 of 500") in told
+    assert {stage for stage, *_ in told} <= {"audit", "embed"}
+
+
+class Watched(nn.Module):
+    """Counts the examples that pass, and may be broken off like a program by Ctrl-C."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen, self.patience = nn.Linear(4, 2), 0, 10**9
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.seen >= self.patience:
+            raise KeyboardInterrupt
+        self.seen += len(x)
+        return torch.tanh(self.layer(x))
+
+
+def test_an_audit_that_was_broken_off_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
+    monkeypatch.setattr(features, "QUICK", 0.0)
+    monkeypatch.setattr(features, "COMMIT", 0.0)
+    n = 6 * EVALUATION_BATCH
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(n, 4, generator=generator), torch.randint(2, (n,), generator=generator)
+    split = Grouped(x, y, torch.full((n,), -1), Groups(("a", "b")))
+    backbone = Watched()
+    model = sp.Classifier(backbone, nn.Linear(2, 2), trained=True)
+    ask = {**SHORT, "only": ["worst-class"], "permutations": 19}
+    backbone.patience = 4 * EVALUATION_BATCH
+    with pytest.raises(KeyboardInterrupt):
+        audit(model, split, **ask)
+    backbone.seen, backbone.patience = 0, 10**9
+    resumed = audit(model, split, **ask)
+    # the batch before the one that broke it off may be on its way to the disk; a few are passed again to compare
+    assert backbone.seen <= 4 * EVALUATION_BATCH
+    backbone.seen = 0
+    again = audit(model, split, **ask)
+    assert backbone.seen < EVALUATION_BATCH
+    assert again.findings[0].numbers == resumed.findings[0].numbers
 
 
 def test_what_was_used_and_what_it_cannot_tell_is_said() -> None:
@@ -127,3 +190,17 @@ def test_too_few_permutations_can_show_nothing_and_that_is_said() -> None:
 def test_every_row_of_the_table_asks_a_question() -> None:
     assert all(row.question.endswith("?") and row.name == name for name, row in AUDITS.items())
     assert all("_" not in name for name in AUDITS)
+
+
+def test_suspects_of_texts_are_written_out_as_their_tokens_spell_them() -> None:
+    data = sp.load("negated-claims", n_train=300, n_val=200, n_test=50)
+    model = sp.build("token-mean", data)
+    model.trained = True
+    look = audit(model, data, only=["suspects"], **SHORT)
+    words = set(DATASETS["negated-claims"].words)
+    assert look.suspects
+    for suspect in look.suspects:
+        assert suspect.text is not None
+        assert set(suspect.text.replace(" /", "").split()) <= words
+    alone = audit(model, data.val, only=["suspects"], **SHORT)  # a split alone does not say how it is spelt
+    assert all(suspect.text is None for suspect in alone.suspects)

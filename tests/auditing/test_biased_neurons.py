@@ -206,3 +206,12 @@ def test_what_cannot_be_asked_is_said(features: Tensor, logits: Tensor, y: Tenso
 def test_it_is_the_same_again() -> None:
     one, two = audit_biased_neurons(leaning()), audit_biased_neurons(leaning())
     assert (one.p, one.numbers, one.rows) == (two.p, two.numbers, two.rows)
+
+
+def test_a_model_that_says_one_thing_of_everything_is_asked_all_the_same() -> None:
+    """No neuron can speak for the only prediction there is; the other is never made."""
+    one = leaning()
+    always = torch.tensor([[0.0, 9.0]]).repeat(len(one), 1) + 0.1 * one.features[:, :2]
+    finding = audit_biased_neurons(replace(one, logits=always))
+    assert not finding.flagged
+    assert finding.numbers["prediction"] == 1

@@ -12,6 +12,7 @@ from spurless.auditing.suspects import Suspicion
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped
 from spurless.data.images import ImageFiles
+from spurless.data.names import Names
 from spurless.models import build
 
 N = 6
@@ -71,14 +72,30 @@ def test_a_file_is_found_through_a_choice_of_a_choice(tmp_path: Path) -> None:
     assert file_of(subject().split, 0) is None
 
 
+def test_names_win_over_what_is_read() -> None:
+    one = subject()
+    names = Names.of_files(f"{row}.png" for row in range(N))
+    found = suspects_of(replace(one, split=replace(one.split, names=names)), suspicion([0, 0.9, 0, 0, 0.8, 0]))
+    assert [suspect.file for suspect in found] == ["1.png", "4.png"]
+    ids = {"input_ids": torch.arange(N * 3).view(N, 3)}
+    written = Names(torch.arange(N), place="own.csv, row", texts=[f"Text {row}!" for row in range(N)])
+    split = Grouped(ids, one.split.y, one.split.a, one.split.groups, names=written)
+    (said,) = suspects_of(replace(one, split=split), suspicion([0, 0, 0.9, 0, 0, 0]), spell=str)
+    assert (said.file, said.text) == ("own.csv, row 2", "Text 2!")
+    (dumb,) = suspects_of(replace(one, split=replace(split, names=None)), suspicion([0, 0, 0.9, 0, 0, 0]))
+    assert (dumb.file, dumb.text) == (None, None)
+
+
 def test_a_text_is_cut_where_it_is_long() -> None:
     one = subject()
     ids = {"input_ids": torch.arange(N * 3).view(N, 3), "attention_mask": torch.ones(N, 3)}
     split = Grouped(ids, one.split.y, one.split.a, one.split.groups)
     found = suspects_of(
-        replace(one, split=split), suspicion([0.9, 0.8, 0, 0, 0, 0]), spell=lambda row: "w" * (1000 * int(row[0] == 3))
+        replace(one, split=split),
+        suspicion([0.9, 0.8, 0, 0, 0, 0]),
+        spell=lambda number: "w" * 1000 if number == 3 else f"t{number}",
     )
-    assert found[0].text == ""
+    assert found[0].text == "t0 t1 t2"
     assert found[1].text is not None
     assert len(found[1].text) == 600
     assert found[1].text.endswith("…")

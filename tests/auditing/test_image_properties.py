@@ -169,3 +169,17 @@ def test_what_cannot_be_answered_is_said() -> None:
     assert "0 mistakes" in audit_image_properties(replace(subject, logits=sure)).because
     with pytest.raises(BadInput, match=r"no images, so they have no brightness"):
         properties(rows)
+
+
+def test_a_property_that_most_images_share_has_no_empty_bin() -> None:
+    column = torch.cat([torch.zeros(60), torch.ones(40)])[:, None]  # the cuts are 0, 0.5 and 1: nothing lies between the first two
+    assert torch.bincount(binned(column).flatten()).tolist() == [60, 40]
+
+
+def test_a_model_that_leans_on_what_most_images_lack_is_answered() -> None:
+    one, marked = subject_of(trust=4.0)
+    images: Tensor = torch.zeros_like(one.split.x)  # type: ignore[arg-type]  # a tensor here
+    images[marked, 0, 8:, :2] = 255  # else black: of almost every property half of the values are equal
+    finding = audit_image_properties(replace(one, split=replace(one.split, x=images)))
+    assert finding.flagged
+    assert finding.shortcut == "red of the bottom left corner"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.auditing.subject import Subject
-from spurless.auditing.tokens import NEGATION, audit_tokens, spelling, words_of
+from spurless.auditing.tokens import NEGATION, audit_tokens, read_back, spelling, words_of
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data import words
@@ -156,3 +156,20 @@ def test_ids_alone_are_enough(missing: str) -> None:
     x = {key: value for key, value in split.x.items() if key != missing}  # type: ignore[union-attr]
     names = words_of(replace(split, x=x), spell).names
     assert names[0] == 'the word "never"' + (" in the first text" if missing == "attention_mask" else "")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        (["[CLS]", "un", "##believ", "##able", "film", "[SEP]", "[PAD]"], "unbelievable film"),
+        (["[CLS]", "a", "cat", "[SEP]", "no", "cat", "[SEP]"], "a cat / no cat"),
+        (["<s>", "The", "\u0120un", "believ", "able", "</s>"], "The unbelievable"),
+        (["\u2581so", "\u2581it", "\u2581is", "nt"], "so it isnt"),
+    ],
+)
+def test_a_text_is_read_back_from_its_pieces(pieces: list[str], text: str) -> None:
+    ids = torch.arange(len(pieces))[None]
+    split = Grouped({"input_ids": ids}, torch.zeros(1, dtype=torch.long), torch.full((1,), -1), Groups(("a", "b")))
+    assert read_back(split, 0, lambda number: pieces[number]) == text
+    masked = replace(split, x={"input_ids": ids, "attention_mask": torch.zeros_like(ids)})
+    assert read_back(masked, 0, lambda number: pieces[number]) == ""

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.folder import from_folder
 from spurless.data.grouped import Grouped, Splits
@@ -92,7 +92,7 @@ def test_attributes_may_be_known_in_val_and_test_alone(tmp_path: Path) -> None:
 
 def test_numbering_is_natural_and_junk_is_ignored(tmp_path: Path) -> None:
     fill(tmp_path, {"class 10": 4, "class 9": 4})
-    (tmp_path / "class 9" / "notes.txt").write_text("not an image")
+    (tmp_path / "class 9" / "Thumbs.db").write_text("not an image")
     (tmp_path / "class 9" / ".hidden.png").write_text("not an image")
     (tmp_path / ".git").mkdir()
     (tmp_path / "class 9" / ".thumbs").mkdir()
@@ -100,6 +100,41 @@ def test_numbering_is_natural_and_junk_is_ignored(tmp_path: Path) -> None:
     data = from_folder(tmp_path)
     assert data.groups.labels == ("class 9", "class 10")
     assert sum(map(len, every(data))) == 8
+    assert data.notes == ()
+
+
+def test_files_that_are_no_images_are_named_and_left_out(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": 4, "b": 4})
+    for name in ("a/notes.txt", "b/9.heic", "b/10.heic", "b/film.mp4"):
+        (tmp_path / name).write_text("not an image")
+    with pytest.warns(
+        SpurlessWarning, match=r"no images by their names \(4\): .*a/notes\.txt, .*b/9\.heic, .* and 1 more"
+    ):
+        data = from_folder(tmp_path)
+    assert sum(map(len, every(data))) == 8
+    assert [note[:39] for note in data.notes] == ["Left out files that are no images by th"]
+
+
+@pytest.mark.parametrize("splits", [(), ("train", "test")])
+def test_images_outside_the_class_folders_are_named_and_left_out(tmp_path: Path, splits: tuple[str, ...]) -> None:
+    fill(tmp_path, {f"{split}/{c}": 4 for split in splits or (".",) for c in "ab"})
+    save(tmp_path / (splits[-1] if splits else ".") / "lost.png", 99)
+    with pytest.warns(
+        SpurlessWarning, match=r"Left out images that lie outside the class folders \(1\): .*lost\.png\.$"
+    ):
+        data = from_folder(tmp_path)
+    assert 99 not in [c for split in every(data) for c in colours(split)]
+    assert sum(map(len, every(data))) == (16 if splits else 8)
+
+
+def test_a_class_of_other_files_says_which(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": 4})
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "1.heic").write_text("a picture, to others")
+    with pytest.raises(
+        BadInput, match=r"b: the folder holds no images .got 1 files that are none by .*, such as 1.heic"
+    ):
+        from_folder(tmp_path)
 
 
 def test_links_are_followed(tmp_path: Path) -> None:

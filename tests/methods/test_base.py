@@ -81,7 +81,7 @@ def test_a_method_is_of_one_stage_where_it_says_so_of_its_own_fit() -> None:
     assert one_stage(Frugal(FrugalConfig())) is None
 
 
-SINGLE = ["erm", "focal", "group-dro"] + [
+SINGLE = ["erm", "focal", "group-dro", "watched-erm"] + [
     f"{c}-{how}" for c in ("class", "group") for how in ("reweight", "resample", "subsample")
 ]
 

@@ -186,6 +186,13 @@ def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
         build(f"transformers:{tmp_path}", input_shape=(8,), n_classes=2)
 
 
+def test_hf_is_another_word_for_it(encoders: Path) -> None:
+    data = Data(Split(pair()))
+    one, two = (build(f"{word}:{encoders / 'Bert'}", data) for word in ("hf", "transformers"))
+    assert (one.name, one.options) == (two.name, two.options)
+    assert all(map(torch.equal, one.state_dict().values(), two.state_dict().values()))
+
+
 def test_without_transformers_the_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match=r"The model transformers:minilm needs .* pip install 'spurless\[text\]'"):

@@ -120,12 +120,11 @@ def audit(  # noqa: PLR0913 - a public door
         asked = _asked(subject, data, only, masks)
         findings = []
         for number, auditor in enumerate(asked):
-            run.tell("audit", number, len(asked), auditor.name)
-            with run.timed(auditor.name):
+            with run.timed(auditor.name), listening(_inside(progress, number, len(asked), auditor.name)):
                 findings.append(auditor.run(subject))
-        with run.timed("gallery"):
-            gallery = suspects_of(subject, suspects.suspicion(subject), pictured)
-        run.tell("audit", len(asked), len(asked))
+        with run.timed("gallery"), listening(_inside(progress, len(asked), len(asked), "gallery")):
+            gallery = suspects_of(subject, suspects.suspicion(subject), pictured, _spelling(data))
+        run.tell("audit", len(asked) + 1, len(asked) + 1)
     _warn(findings, permutations, level)
     return Audited(
         tuple(sorted(findings, key=_rank)),
@@ -134,6 +133,14 @@ def audit(  # noqa: PLR0913 - a public door
         LIMITS,
         level,
     )
+
+
+def _inside(progress: Progress | None, number: int, count: int, name: str) -> Progress | None:
+    """Say that a question is asked; return who is told how far it is, as a word about the whole."""
+    if progress is None:
+        return None
+    progress("audit", number, count + 1, name)
+    return lambda stage, step, total, _: progress("audit", number, count + 1, f"{name}: {stage}, {step:,} of {total:,}")
 
 
 def _warn(findings: Sequence[Finding], permutations: int, level: float) -> None:
@@ -175,8 +182,8 @@ def _asked(subject: Subject, data: Splits | Grouped, only: Sequence[str], masks:
         "texts": texts,
     }
     asked = [auditor for auditor in AUDITS.values() if (auditor.name in only if only else have[auditor.needs])]
-    if texts and isinstance(data, Splits):
-        spell = tokens.spelling(data)
+    if texts:
+        spell = _spelling(data)
         asked = [
             replace(auditor, run=partial(tokens.audit_tokens, spell=spell)) if auditor.name == tokens.NAME else auditor
             for auditor in asked
@@ -187,6 +194,10 @@ def _asked(subject: Subject, data: Splits | Grouped, only: Sequence[str], masks:
     return asked
 
 
+def _spelling(data: Splits | Grouped) -> tokens.Spell | None:
+    return tokens.spelling(data) if isinstance(data, Splits) and isinstance(data.train.x, dict) else None
+
+
 def _facts(
     subject: Subject, data: Splits | Grouped, part: str, seconds: Mapping[str, float], seed: int
 ) -> dict[str, Any]:
@@ -195,6 +206,7 @@ def _facts(
         "model": subject.model.name,
         "data": data.name if isinstance(data, Splits) else "one split",
         "part": part if isinstance(data, Splits) else "as given",
+        **({"notes": list(data.notes)} if isinstance(data, Splits) and data.notes else {}),
         "examples": len(split),
         "labels": list(split.groups.labels),
         "attributes": list(split.groups.attributes) if split.has_attributes else [],

@@ -52,6 +52,7 @@ from spurless.auditing.excess import (
 from spurless.auditing.subject import Subject, rows_first
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
+from spurless.core.progress import teller
 from spurless.explain.neurons import distributions
 from spurless.metrics.spuriousness import Scores, spuriousness
 
@@ -83,7 +84,14 @@ class Compared:
     def strongest(self, count: int) -> list[tuple[int, int]]:
         """Return the predictions and neurons with the largest signed z, each neuron once."""
         found: dict[int, int] = {}
-        for place in (self.sign * self.z).flatten().argsort(descending=True, stable=True).tolist():
+        uncompared = (self.z == 0).all(dim=1, keepdim=True)  # a prediction that is never made, for one
+        for place in (
+            (self.sign * self.z)
+            .masked_fill(uncompared, -torch.inf)
+            .flatten()
+            .argsort(descending=True, stable=True)
+            .tolist()
+        ):
             label, dim = divmod(place, self.z.shape[1])
             found.setdefault(dim, label)
             if len(found) == count:
@@ -151,7 +159,9 @@ def compare(subject: Subject) -> Compared | None:
     z, r, sign = (torch.zeros(n_labels, d, dtype=torch.double) for _ in range(3))
     size = subject.features.double().abs()
     largest, total = (torch.zeros(len(order), dtype=torch.double) for _ in range(2))
+    done = teller("neurons", n_labels)
     for label in range(n_labels):
+        done(label)
         rows = (what.label == label).nonzero().flatten()
         mistakes = int(subject.wrong[rows].sum())
         if mistakes < LEAST or len(rows) - mistakes < LEAST:

@@ -24,6 +24,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from spurless.core.progress import teller
+
 LEAST = 20
 """Examples of a stratum, or more: with fewer, a permutation has little to exchange."""
 BINS = 50
@@ -71,9 +73,11 @@ def permutations(within: Tensor, count: int, generator: torch.Generator) -> Tens
     n = len(within)
     home = within.argsort(stable=True)
     found = torch.empty(count, n, dtype=torch.long)
-    for row in found:
+    done = teller("permutations", count)
+    for number, row in enumerate(found, start=1):
         mixed = torch.randperm(n, generator=generator)
         row[home] = mixed[within[mixed].argsort(stable=True)]
+        done(number)
     return found
 
 

@@ -51,6 +51,7 @@ from spurless.auditing.excess import (
 from spurless.auditing.subject import Subject, rows_first
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
+from spurless.core.progress import teller
 from spurless.metrics.intervals import wilson
 
 NAME = "error-slices"
@@ -146,8 +147,9 @@ _MORE = "Pass more held-out examples, among them those that the model gets wrong
 def _statistics(subject: Subject, what: Said, foresight: Foresight) -> tuple[float, Tensor]:
     """Return the statistic of the truth, and of every permutation."""
     order = orders(what.within, subject.permutations, subject.seeds.generator(NAME, "permutations"))
-    found = []
+    found, done = [], teller("foresight", len(order))
     for part in chunks(len(order), len(subject)):
+        done(part.start)
         excess = what.excess((what.label != subject.y[order[part]]).T)
         found.append(correlation(foresight.of(excess), excess))
     values = torch.cat(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from spurless.auditing.excess import label_name
 from spurless.auditing.subject import Subject
 from spurless.auditing.suspects import Suspicion
+from spurless.auditing.tokens import Spell, read_back
 from spurless.core.errors import BadInput
 from spurless.core.figures import Picture
 from spurless.core.findings import Suspect
@@ -23,7 +23,7 @@ LONG = 600
 
 
 def suspects_of(
-    subject: Subject, found: Suspicion, pictured: int = PICTURED, spell: Callable[[Tensor], str] | None = None
+    subject: Subject, found: Suspicion, pictured: int = PICTURED, spell: Spell | None = None
 ) -> tuple[Suspect, ...]:
     """Return those who are suspected, the most suspected first, with pictures of the first of them.
 
@@ -31,7 +31,8 @@ def suspects_of(
         subject: what is audited.
         found: who is suspected.
         pictured: how many are drawn, where they are images.
-        spell: from the numbers of a text's tokens to the text.
+        spell: what a token stands for, for texts that the data do not have as they were written; see
+            :func:`spurless.auditing.tokens.spelling`.
     """
     rows = found.suspected.nonzero().flatten()
     rows = rows[found.score[rows].argsort(descending=True, stable=True)]
@@ -54,7 +55,9 @@ def suspects_of(
 
 
 def file_of(split: Grouped, row: int) -> str | None:
-    """Return the file that an example was read from; None where it was made, or came in an archive."""
+    """Return the file that an example was read from, or its place in one; None where it was made."""
+    if split.names is not None:
+        return split.names[row]
     source: Any = split.x
     while source is not None:
         paths = getattr(source, "paths", None)
@@ -90,8 +93,9 @@ def _attribute(split: Grouped, row: int) -> str | None:
     return split.groups.attributes[value]
 
 
-def _text(split: Grouped, row: int, spell: Callable[[Tensor], str] | None) -> str | None:
-    if not isinstance(split.x, dict) or spell is None or "input_ids" not in split.x:
-        return None
-    said = spell(split.x["input_ids"][row])
-    return said if len(said) <= LONG else said[: LONG - 1] + "…"
+def _text(split: Grouped, row: int, spell: Spell | None) -> str | None:
+    """Return a text as it was written, else as its tokens spell it."""
+    said = split.names.text(row) if split.names is not None else None
+    if said is None and isinstance(split.x, dict) and spell is not None and "input_ids" in split.x:
+        said = read_back(split, row, spell)
+    return said if said is None or len(said) <= LONG else said[: LONG - 1] + "…"

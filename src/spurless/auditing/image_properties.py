@@ -148,7 +148,9 @@ def binned(values: Tensor, bins: int = BINS) -> Tensor:
         widest = first + gaps[first : middle + reach].argmax(dim=0, keepdim=True)
         cuts.append((ordered.gather(0, widest) + ordered.gather(0, widest + 1)) / 2)
     columns = zip(torch.cat(cuts).T, values.double().T, strict=True)
-    return torch.stack([torch.searchsorted(torch.unique(cut), v.contiguous()) for cut, v in columns], dim=1)
+    found = [torch.searchsorted(torch.unique(cut), v.contiguous()) for cut, v in columns]
+    # of many equal values the cut is that value, and nothing need lie between it and the next: no bin stays empty
+    return torch.stack([torch.unique(codes, return_inverse=True)[1] for codes in found], dim=1)
 
 
 def _measured(x: Tensor) -> Named:

@@ -52,6 +52,9 @@ LEAST_SHARE = 0.005
 """The same as a share of the split."""
 SHOWN, LONG = 3, 240
 """texts that are written out, and letters of each"""
+SPACE = ("\u0120", "\u2581")
+"""What tokenizers put before a word that begins after a space."""
+ENDS, SILENT = ("[SEP]", "</s>"), ("[CLS]", "[PAD]", "<s>", "<pad>")
 SIDES = (" in the first text", " in the second text")
 
 NEGATION = ("no", "not", "never", "nobody", "nothing", "none", "nor", "neither", "nowhere", "without", "cannot", "n't")
@@ -147,6 +150,23 @@ def spelling(splits: Splits) -> Spell | None:
     return lambda number: str(opened.convert_ids_to_tokens(number))
 
 
+def read_back(split: Grouped, row: int, spell: Spell) -> str:
+    """Return a text as its tokens spell it: without marks of begin and padding, and with a slash between two texts."""
+    x: dict[str, Tensor] = split.x  # type: ignore[assignment]  # text
+    ids = x["input_ids"][row].cpu()
+    seen = x["attention_mask"][row].cpu().bool() if "attention_mask" in x else torch.ones_like(ids, dtype=torch.bool)
+    pieces = [spell(int(number)) for number in ids[seen]]
+    spaced = any(piece.startswith(SPACE) for piece in pieces)  # a tokenizer that marks spaces marks every one
+    text = ""
+    for piece in pieces:
+        if piece in ENDS:
+            text += " /" if text else ""
+        elif piece not in SILENT:
+            glued = piece.startswith("##") or (spaced and not piece.startswith(SPACE))
+            text += ("" if glued else " ") + piece.removeprefix("##").lstrip("".join(SPACE))
+    return text.removesuffix(" /").strip()
+
+
 def words_of(split: Grouped, spell: Spell | None = None, watched: Mapping[str, Sequence[str]] = WATCHED) -> Words:
     """Return which texts have which words: the lists first, then the words of the lists, then the most frequent."""
     kinds, counts, rows = _occurrences(split)
@@ -192,12 +212,9 @@ def _present(wanted: list[tuple[str, list[int]]], rows: tuple[Tensor, ...], n: i
 
 def _read_aloud(subject: Subject, rows: Sequence[int], spell: Spell) -> str:
     """Write some mistakes out."""
-    x: dict[str, Tensor] = subject.split.x  # type: ignore[assignment]  # text
     labels, told = subject.split.groups.labels, []
     for row in rows:
-        ids = x["input_ids"][row]
-        seen = x.get("attention_mask", torch.ones_like(x["input_ids"]))[row].bool()
-        text = " ".join(_plain(spell(int(i))) for i in ids[seen]).replace(" ##", "")
+        text = read_back(subject.split, row, spell)
         text = text if len(text) <= LONG else f"{text[:LONG]} ..."
         said = labels[int(subject.predicted[row])]
         told.append(f'{row}, label {labels[int(subject.y[row])]}, predicted {said}: "{text}"')
@@ -206,7 +223,7 @@ def _read_aloud(subject: Subject, rows: Sequence[int], spell: Spell) -> str:
 
 def _plain(word: str) -> str:
     """Return a word without the marks that tokenizers put before one that begins after a space."""
-    return word.lstrip("\u0120\u2581").lower()
+    return word.lstrip("".join(SPACE)).lower()
 
 
 def _numbered(number: int) -> str:

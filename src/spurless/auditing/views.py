@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from spurless.auditing.excess import principal
 from spurless.auditing.subject import Subject
+from spurless.core.progress import teller
 from spurless.train.losses import generalised_cross_entropy
 
 VIEWS = ("robust", "early", "loss")
@@ -75,6 +76,7 @@ def _held_out(x: Tensor, y: Tensor, n_labels: int, head: Head, mixed: Tensor) ->
     """Return whether the head of the other folds is wrong about each example, and its loss; both ``(P, N)``."""
     wrong, loss = torch.zeros(y.shape, dtype=torch.bool), torch.zeros(y.shape)
     place = torch.arange(len(x)) % FOLDS
+    done = teller("views", FOLDS * len(y))
     for fold in range(FOLDS):
         learnt, asked = mixed[place != fold][:TRAINED], mixed[place == fold]
         step = max(1, ROOM // (max(len(learnt), len(asked)) * n_labels))
@@ -85,6 +87,7 @@ def _held_out(x: Tensor, y: Tensor, n_labels: int, head: Head, mixed: Tensor) ->
             truth = part[:, asked].T
             wrong[begin : begin + step, asked] = (logits.argmax(dim=2) != truth).T
             loss[begin : begin + step, asked] = 1 - logits.softmax(dim=2).gather(2, truth[:, :, None])[:, :, 0].T
+            done(fold * len(y) + begin + len(part))
     return wrong, loss
 
 

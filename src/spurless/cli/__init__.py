@@ -20,6 +20,7 @@ from spurless.cli.demo import demo
 from spurless.cli.evaluate import evaluate
 from spurless.cli.explain import explain
 from spurless.cli.fit import fit
+from spurless.cli.fix import fix
 from spurless.cli.ls import ls
 from spurless.cli.report import report
 from spurless.cli.reproduce import reproduce
@@ -54,6 +55,7 @@ app.command("fit")(fit)
 app.command("sweep")(sweep)
 app.command("eval")(evaluate)
 app.command("audit")(audit)
+app.command("fix")(fix)
 app.command("explain")(explain)
 app.command("report")(report)
 app.command("reproduce")(reproduce)

@@ -26,6 +26,7 @@ from spurless.cli.flags import (
     ModelOption,
     Quiet,
     Seed,
+    SkipBad,
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
@@ -53,6 +54,7 @@ def audit(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     model: ModelOfWeights = None,
     model_option: ModelOption = [],
     part: Annotated[
@@ -121,7 +123,7 @@ def audit(
     beside = out.with_suffix(".json")
     for place in filter(None, (out, export)):
         check_writable(place.parent)
-    columns = Columns(label, attribute, split, features, file, root, text)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet or json)
     asked = open_model(weights, model, pairs(model_option, "--model-option"), splits, seed)
     with progress_bar(quiet or json) as progress:

@@ -22,12 +22,20 @@ def progress_bar(quiet: bool = False) -> Iterator[Any]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description:<16}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TimeElapsedColumn(),  # it ticks while a long step says nothing
         TimeRemainingColumn(),
         TextColumn("{task.fields[word]}"),
     )

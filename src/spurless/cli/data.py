@@ -26,6 +26,7 @@ from spurless.cli.flags import (
     Json,
     Quiet,
     Seed,
+    SkipBad,
 )
 from spurless.cli.ls import CARD_FIELDS, options_of
 from spurless.cli.sources import Columns, files_read, named_options, noting_what_is_missing, open_data
@@ -106,6 +107,7 @@ def check(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
@@ -123,7 +125,7 @@ def check(
     """
     from spurless.data import DATASETS
 
-    columns = Columns(label, attribute, split, features, file, root, text)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     with noting_what_is_missing() as missing:
         splits = open_data(source, pairs(data_option, "--data-option"), columns, seed, quiet)
     with progress_bar(quiet) as bar, listening(bar):

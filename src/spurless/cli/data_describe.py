@@ -21,6 +21,7 @@ from spurless.cli.flags import (
     Json,
     Quiet,
     Seed,
+    SkipBad,
 )
 from spurless.cli.ls import CARD_FIELDS, options_of
 from spurless.cli.sources import Columns, files_read, named_options, noting_what_is_missing, open_data
@@ -45,6 +46,7 @@ def describe(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
@@ -63,7 +65,7 @@ def describe(
     from spurless.data import DATASETS
 
     options = pairs(data_option, "--data-option")
-    columns = Columns(label, attribute, split, features, file, root, text)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     told: dict[str, Any] = {}
     if source in DATASETS:
         dataset = DATASETS[source]

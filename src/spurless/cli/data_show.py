@@ -23,6 +23,7 @@ from spurless.cli.flags import (
     DataOption,
     Quiet,
     Seed,
+    SkipBad,
 )
 from spurless.cli.sources import Columns, open_data
 from spurless.core.errors import UnknownName
@@ -67,6 +68,7 @@ def show(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
@@ -85,7 +87,7 @@ def show(
 
     if part not in (*PARTS, "all"):
         raise UnknownName("split", part, (*PARTS, "all"))
-    columns = Columns(label, attribute, split, features, file, root, text)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(source, pairs(data_option, "--data-option"), columns, seed, quiet, lazy=True)
     print(write_sheet(out, collect(splits, PARTS if part == "all" else (part,), per_group, seed)).resolve())
 

@@ -29,6 +29,7 @@ from spurless.cli.flags import (
     ModelOption,
     Score,
     Seed,
+    SkipBad,
     Workers,
     shares,
 )
@@ -59,6 +60,7 @@ def evaluate(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     model: ModelOfWeights = None,
     model_option: ModelOption = [],
     coverage: Coverage = None,
@@ -109,7 +111,7 @@ def evaluate(
     coverages = shares(coverage)
     if (start is not None or score != "auto") and not coverages and predictions is None:
         raise BadInput("--score and --start say how to abstain", do="Pass --coverage 1,0.9,0.8 too.")
-    columns = Columns(label, attribute, split, features, file, root, text)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed)
     _check_predictions(predictions, splits, coverages)
     options = pairs(model_option, "--model-option")

@@ -26,6 +26,7 @@ from spurless.cli.flags import (
     ModelOption,
     Quiet,
     Seed,
+    SkipBad,
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
@@ -126,6 +127,7 @@ def explain(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     model: ModelOfWeights = None,
     model_option: ModelOption = [],
     seed: Seed = 0,
@@ -157,7 +159,7 @@ def explain(
     _check_words(how, part)
     _check_subnetwork(subnetwork, before, records)
     check_writable(out.parent)
-    columns = Columns(label, attribute, split, features, file, root, text)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet)
     shown: Grouped = getattr(splits, part)
     drawn = _is_drawn(shown, needed=not (neurons or subnetwork))

@@ -39,6 +39,7 @@ from spurless.cli.flags import (
     Score,
     Seed,
     Select,
+    SkipBad,
     Strategy,
     Workers,
     shares,
@@ -67,6 +68,7 @@ def fit(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     model: Model = "small-cnn",
     model_option: ModelOption = [],
     weights: Annotated[
@@ -150,7 +152,7 @@ def fit(
     }  # fmt: skip
     written = _sections(config)
     train = {**written["train"], **{key: value for key, value in said.items() if value is not None}}
-    columns = Columns(label, attribute, split, features, file, root, text)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     data_options = {**written["data"], **pairs(data_option, "--data-option")}
     model_options = {**written["model"], **pairs(model_option, "--model-option")}
     method_options = {**written["method"], **pairs(method_option, "--method-option")}

@@ -83,16 +83,29 @@ CsvRoot = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+SkipBad = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad",
+        help="Leave out images that cannot be read, and say which; for own folders and CSVs.",
+        metavar="",
+        rich_help_panel=DATA,
+    ),
+]
 Model = Annotated[
     str,
-    typer.Option(help="Model to build (see: spurless ls models), such as torchvision:resnet18.", rich_help_panel=MODEL),
+    typer.Option(
+        help="Model to build (see: spurless ls models), such as torchvision:resnet18 or hf:FOLDER; or FILE.py:FACTORY "
+        "or package.module:FACTORY, code of your own, which is then run.",
+        rich_help_panel=MODEL,
+    ),
 ]
 ModelOption = Annotated[
     list[str],
     typer.Option(
         "--model-option",
         "-O",
-        help="Option of the model, such as width=64; repeat for more.",
+        help="Option of the model, such as width=64, or head=NAME of your own; repeat for more.",
         metavar="KEY=VALUE",
         rich_help_panel=MODEL,
     ),
@@ -100,7 +113,10 @@ ModelOption = Annotated[
 ModelOfWeights = Annotated[
     str | None,
     typer.Option(
-        help="Model that the weights belong to.", show_default="the one the file names", rich_help_panel=MODEL
+        help="Model that the weights belong to; FILE.py:FACTORY or package.module:FACTORY for code of your own, which "
+        "is then run.",
+        show_default="the one the file names",
+        rich_help_panel=MODEL,
     ),
 ]
 MethodOption = Annotated[

@@ -157,7 +157,11 @@ TABLES: dict[str, Listing] = {
         ("dataset", "needs", "what it is"),
         more="Options, card and counts: spurless data describe NAME\nFiles: spurless data prepare NAME",
     ),
-    "models": Listing(models_rows, ("model", "what it is"), more="Options: spurless ls models --json"),
+    "models": Listing(
+        models_rows,
+        ("model", "what it is"),
+        more="Options: spurless ls models --json\nYour own code: FILE.py:FACTORY or package.module:FACTORY",
+    ),
     "audits": Listing(audits_rows, ("audit", "asks", "needs"), more="Ask them: spurless audit WEIGHTS"),
     "metrics": Listing(metrics_rows, ("metric", "what it is", "needs")),
     "criteria": Listing(criteria_rows, ("criterion", "keeps the epoch with the best", "looks at")),

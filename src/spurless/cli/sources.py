@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a CSV hold what, and where the files lie that it or a named dataset is made of."""
+    """Which columns of a CSV hold what, where the files of it or of a named dataset lie, and which are left out."""
 
     label: str | None = None
     attribute: str | None = None
@@ -30,6 +30,7 @@ class Columns:
     file: str | None = None
     root: Path | None = None
     text: str | None = None
+    skip_bad: bool = False
 
 
 def open_data(
@@ -124,8 +125,8 @@ def _open_own(source: str, options: Mapping[str, Any], columns: Columns, seed: i
     if kind in (".csv", ".tsv"):
         return _open_csv(path, columns, seed, {**sized, **reading})
     if kind == "folder":
-        _refuse_columns(columns, source)
-        return from_folder(path, seed=seed, **sized, **reading)
+        _refuse_columns(replace(columns, skip_bad=False), source)
+        return from_folder(path, seed=seed, skip_bad=columns.skip_bad, **sized, **reading)
     return _open_npz(path, columns, seed, sized, reading)
 
 
@@ -147,6 +148,8 @@ def _open_npz(path: Path, columns: Columns, seed: int, sized: dict[str, Any], re
 
 
 def _refuse_columns(columns: Columns, source: str) -> None:
+    if columns.skip_bad:
+        raise BadInput("--skip-bad is for own folders and CSV files of images", got=f"--data {source}")
     if columns != Columns():
         raise BadInput(
             "--label, --attribute, --split, --features, --file, --text and --root are for CSV files",
@@ -172,6 +175,7 @@ def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any]) ->
         root=columns.root,
         seed=seed,
         delimiter=delimiter,
+        skip_bad=columns.skip_bad,
         **sized,
     )
 

@@ -34,11 +34,14 @@ from spurless.cli.flags import (
     Quiet,
     Seed,
     Select,
+    SkipBad,
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
+from spurless.cli.sweep_maps import place_of, write_maps
 from spurless.cli.sweep_table import in_json, show
 from spurless.core.errors import BadInput
+from spurless.core.files import check_writable
 from spurless.core.options import pairs, read_toml
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ def sweep(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     model: Model = "small-cnn",
     model_option: ModelOption = [],
     method: Annotated[
@@ -152,6 +156,20 @@ def sweep(
     precision: Precision = "auto",
     workers: Workers = 0,
     out: Annotated[Path, typer.Option(help="Folder for records.jsonl.", rich_help_panel=OUTPUT)] = Path("runs/sweep"),
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Keep the weights of every run here.", metavar="FOLDER", rich_help_panel=OUTPUT),
+    ] = None,
+    maps: Annotated[
+        int | None,
+        typer.Option(
+            help="Write OUT/maps.html: what the lowest and the highest value look at in so many test examples. Weights "
+            "are kept for it, in OUT/weights without --keep.",
+            min=1,
+            metavar="N",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -172,10 +190,12 @@ def sweep(
       spurless sweep --over l2=0,0.001,0.01 --drop none --lr 0.1 --stop-accuracy 1
       spurless sweep --over lr=0.01,0.1 --engine ray --address auto
       spurless sweep --over lr=0.01,0.1 --study --stop-accuracy 1 --momentum 0
+      spurless sweep --over lr=0.01,0.1 --data double-digits --model mlp --maps 6
     """
     from spurless.bench.cell import Cell
     from spurless.bench.engines import Machines, choose
     from spurless.bench.sweep import Sweep, run_sweep
+    from spurless.models.own import settled
     from spurless.train.run import Engine
 
     said = {
@@ -185,7 +205,7 @@ def sweep(
     written = _sections(config)
     cell = Cell(
         dataset=data,
-        model=model,
+        model=settled(model),  # runs may be done by processes in other folders
         method=method,
         data_options={**written["data"], **pairs(data_option, "--data-option")},
         model_options={**written["model"], **pairs(model_option, "--model-option")},
@@ -200,19 +220,25 @@ def sweep(
     )
     _refuse(model, cell.model_options, ("name", "data", "seed", "input_shape", "n_classes"))
     _refuse(f"method {method!r}", cell.method_options, ("name", "preset", "options"))
-    columns = Columns(label, attribute, split, features, file, root, text)
-    asked = Sweep(cell, {**written["over"], **_values(over)}, seeds, seed, _share(drop), partial(_open, columns), study)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
+    values, weights = {**written["over"], **_values(over)}, place_of(keep, maps, out)
+    asked = Sweep(cell, values, seeds, seed, _share(drop), partial(_open, columns), study, weights)
     place = Engine(device, precision=precision, workers=workers)
     machines = Machines(place, threads, jobs, together, address, gpus_per_run, cpus_per_run)
     choose(engine, machines)
     records = out / "records.jsonl"
     check_appendable(records)
+    if weights is not None:
+        check_writable(weights)
     with progress_bar(quiet or json) as progress:
         swept = run_sweep(asked, out=records, engine=engine, machines=machines, progress=progress)
     if json:
-        print(json_module.dumps(in_json(swept, records)))
-    else:
-        show(swept, f"{method} on {data}: accuracy in %, mean and 95 % interval over seeds", records)
+        page = {} if maps is None else {"maps": str(write_maps(swept, machines, maps, out))}
+        print(json_module.dumps({**in_json(swept, records), **page}))
+        return
+    show(swept, f"{method} on {data}: accuracy in %, mean and 95 % interval over seeds", records)
+    if maps is not None:
+        print(f"maps in {write_maps(swept, machines, maps, out)}")
 
 
 def _open(columns: Columns, source: str, options: Mapping[str, Any], seed: int) -> Splits:

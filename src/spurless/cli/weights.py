@@ -29,9 +29,12 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     chosen = model or info.get("name")
     if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):
         raise BadInput("the file does not say which model it belongs to", where=weights, do="Pass --model NAME.")
+    if model is None:
+        _refuse_own(weights, chosen.removesuffix(TWO))
     said = {} if model else _options_of(info)
     name, twins = chosen.removesuffix(TWO), chosen.endswith(TWO)
     built = build_model(name, splits, seed, {**said, **options})
+    _check_classes(weights, info, splits)  # only now: data of another kind are told first
     if twins:
         from spurless.core.seeds import Seeds
         from spurless.methods.disent import disentangled
@@ -41,6 +44,29 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     _attach_selector(weights, built)
     load_weights(weights, built)
     return built
+
+
+def _check_classes(weights: Path, info: Mapping[str, Any], splits: Splits) -> None:
+    labels, n = splits.groups.labels, info.get("n_classes")
+    if isinstance(n, int) and n != len(labels):
+        raise BadInput(
+            f"the weights tell {n} classes apart, and the data have {len(labels)}",
+            where=weights,
+            got=", ".join(labels[:8]) + (", ..." if len(labels) > 8 else ""),
+            do="Pass the data, and the column of the class, that the model was trained for.",
+        )
+
+
+def _refuse_own(weights: Path, name: str) -> None:
+    """Run no code because a file says so: it may come from anywhere."""
+    from spurless.models import architecture_named
+
+    if architecture_named(name).own:
+        raise BadInput(
+            "the weights belong to a model of your own, and its code is run by your word alone",
+            where=weights,
+            do=f"If you trust it, pass --model {name}",
+        )
 
 
 def refuse_selector(weights: Path) -> None:

@@ -28,6 +28,7 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.data.images import ImageFiles, read
 from spurless.data.layout import Layout, compare, find, need
 from spurless.data.limits import check_choice, check_least
+from spurless.data.names import Names
 from spurless.data.splitting import assemble
 from spurless.data.transforms import augmentation
 
@@ -89,8 +90,10 @@ def bffhq(config: BffhqConfig = DEFAULT) -> Splits:
     parts = ((train / "align", 0), (train / "conflict", 0), (valid, 1), (folder / "test", 2))
     found = [(path, split) for part, split in parts for path in _listed(part)]
     said = torch.tensor([_said(path) for path, _ in found])
-    x = read(ImageFiles([path for path, _ in found], config.size), None, cache=config.cache)
-    whole = Grouped(x, said[:, 0].contiguous(), said[:, 1].contiguous(), GROUPS, augment=augment)
+    paths = [path for path, _ in found]
+    x = read(ImageFiles(paths, config.size), None, cache=config.cache)
+    y, a = said.T.contiguous()
+    whole = Grouped(x, y, a, GROUPS, augment=augment, names=Names.of_files(paths))
     splits = assemble(
         whole,
         torch.tensor([split for _, split in found]),

@@ -28,6 +28,7 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.data.images import ImageFiles, read
 from spurless.data.layout import Layout, compare, find, need
 from spurless.data.limits import check_least
+from spurless.data.names import Names
 from spurless.data.splitting import assemble, stratified
 from spurless.data.transforms import augmentation
 
@@ -82,8 +83,9 @@ def cats_vs_dogs(config: CatsVsDogsConfig = DEFAULT) -> Splits:
     split = torch.zeros_like(y)
     for number, part in enumerate(stratified(y, SHARES, seeds=Seeds(config.seed))):
         split[part] = number
-    x = read(ImageFiles([*cats, *dogs], config.size), None, cache=config.cache)
-    whole = Grouped(x, y, torch.full_like(y, -1), GROUPS, augment=augment)
+    paths = [*cats, *dogs]
+    x = read(ImageFiles(paths, config.size), None, cache=config.cache)
+    whole = Grouped(x, y, torch.full_like(y, -1), GROUPS, augment=augment, names=Names.of_files(paths))
     splits = assemble(whole, split, seeds=Seeds(config.seed), name=CARD.name, options=asdict(config))
     return compare(splits, MICROSOFT if microsoft else KAGGLE)
 

@@ -38,6 +38,7 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.data.images import ImageFiles, read
 from spurless.data.layout import Layout, compare, find, need
 from spurless.data.limits import check_choice, check_least
+from spurless.data.names import Names
 from spurless.data.rows import Inside, codes, columns
 from spurless.data.splitting import assemble
 from spurless.data.transforms import augmentation
@@ -124,9 +125,10 @@ def celeba(config: CelebAConfig = DEFAULT) -> Splits:
     augment = augmentation(config.augment, config.size)
     folder = find(CARD.name, LAYOUT, config.root)
     table = _table(folder, (config.label, config.attribute))
-    x = read(ImageFiles(_images(folder, table), config.size), None, cache=config.cache)
+    paths = _images(folder, table)
+    x = read(ImageFiles(paths, config.size), None, cache=config.cache)
     groups = Groups(spoken(config.label), spoken(config.attribute))
-    whole = Grouped(x, table.y, table.a, groups, augment=augment)
+    whole = Grouped(x, table.y, table.a, groups, augment=augment, names=Names.of_files(paths))
     seeds = Seeds(config.seed)
     splits = assemble(whole, table.split, seeds=seeds, name=CARD.name, options=asdict(config))
     if config.partition == "imperfect":

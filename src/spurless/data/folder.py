@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits, Transform
 from spurless.data.images import EXTENSIONS, ImageFiles, read
+from spurless.data.names import Names
 from spurless.data.splitting import SPLIT_NAMES, assemble, name_groups, name_values, sort_naturally
+from spurless.data.unreadable import HINT, left_out, readable
+
+RUBBISH = ("thumbs.db", "desktop.ini")
+"""Files that a system leaves among pictures without being asked, in lower case; hidden ones are none of anybody's."""
 
 
 def from_folder(  # noqa: PLR0913 - a loader's options are its arguments
@@ -23,6 +29,7 @@ def from_folder(  # noqa: PLR0913 - a loader's options are its arguments
     seed: int = 0,
     stream: bool | None = None,
     cache: bool | None = None,
+    skip_bad: bool = False,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -33,8 +40,9 @@ def from_folder(  # noqa: PLR0913 - a loader's options are its arguments
     val or test is missing, 15 % of train are cut off for each. In both, a class folder that holds only folders
     is read as ``<class>/<attribute>/*``; a split without attribute folders has unknown attributes.
 
-    Classes and attributes are numbered in natural order of their names. Hidden files and files without an
-    image's extension are ignored; links are followed.
+    Classes and attributes are numbered in natural order of their names; links are followed. Files in a class folder
+    that have no image's extension are left out with a warning, and so are images that lie outside the class folders;
+    hidden files are ignored. What was left out is in ``notes``.
 
     Args:
         root: the folder.
@@ -43,6 +51,8 @@ def from_folder(  # noqa: PLR0913 - a loader's options are its arguments
         stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
         cache: decode images once and keep them for later runs, in ``$SPURLESS_CACHE`` (True), or decode them each
             time (False); by default they are kept if there are at least 2,000.
+        skip_bad: leave out images that cannot be read, with a warning that names them. Every image is read once for
+            that, and what was found is remembered.
         transform: from a batch of uint8 images to what the model takes.
         augment: before ``transform``, in training only.
 
@@ -51,17 +61,29 @@ def from_folder(  # noqa: PLR0913 - a loader's options are its arguments
     """
     root = Path(root)
     found = list(_files(root))
+    notes = _strangers(root, found)
+    if skip_bad:
+        kept, bad = readable([file.path for file in found], [file.label for file in found], root)
+        found, notes = [found[i] for i in kept], notes + bad
     labels, y = name_values([file.label for file in found])
     attributes, a = name_values([file.attribute for file in found])
     groups = name_groups(labels, {"attribute": attributes} if attributes else {})
     _check_classes(found, root)
-    x = read(ImageFiles([file.path for file in found], size), stream, cache=cache)
+    paths = [file.path for file in found]
+    x = read(ImageFiles(paths, size, hint=HINT), stream, cache=cache)
     return assemble(
-        Grouped(x, y, a, groups, transform, augment),
+        Grouped(x, y, a, groups, transform, augment, names=Names.of_files(paths)),
         torch.tensor([file.split for file in found]),
         seeds=Seeds(seed),
         name=f"folder {root.resolve().name}",
-        options={"root": str(root), "size": size, "seed": seed, "stream": stream},
+        options={
+            "root": str(root),
+            "size": size,
+            "seed": seed,
+            "stream": stream,
+            **({"skip_bad": True} if skip_bad else {}),
+        },
+        notes=notes,
     )
 
 
@@ -121,7 +143,13 @@ def _leaf(folder: Path) -> list[Path]:
     """Return the images of a folder that must hold some, and nothing deeper."""
     images = images_in(folder)
     if not images:
-        raise BadInput("the folder holds no images", where=folder, do="Add some, or delete the folder.")
+        others = _others(folder)
+        raise BadInput(
+            "the folder holds no images",
+            where=folder,
+            got=f"{len(others)} files that are none by their names, such as {others[0]}" if others else None,
+            do="Add some, or delete the folder.",
+        )
     if subfolders(folder):
         raise BadInput("the folder holds images beside folders", where=folder, expected="one or the other")
     return images
@@ -149,6 +177,29 @@ def image_names(folder: Path) -> set[str]:
             for entry in entries
             if not entry.name.startswith(".") and Path(entry.name).suffix.lower() in EXTENSIONS and entry.is_file()
         }
+
+
+def _strangers(root: Path, found: Sequence[_File]) -> tuple[str, ...]:
+    """Warn of files that are left out: those in a class folder that are no images, and images outside of any."""
+    leaves = {file.path.parent: None for file in found}  # in order
+    others = [leaf / name for leaf in leaves for name in _others(leaf)]
+    above = [root, *(folder for folder in subfolders(root) if folder not in leaves)]
+    astray = [path for folder in above for path in images_in(folder)]
+    notes = []
+    if others:
+        notes.append(left_out("files that are no images by their names", others))
+    if astray:
+        notes.append(left_out("images that lie outside the class folders", astray))
+    for note in notes:
+        warnings.warn(note, SpurlessWarning, stacklevel=3)
+    return tuple(notes)
+
+
+def _others(folder: Path) -> tuple[str, ...]:
+    """Return the files in a folder that are no images by their names, in natural order."""
+    with os.scandir(folder) as entries:
+        files = {e.name for e in entries if not e.name.startswith(".") and e.is_file()}
+    return sort_naturally({n for n in files - image_names(folder) if n.lower() not in RUBBISH})
 
 
 def _visible(path: Path) -> bool:

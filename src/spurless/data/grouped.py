@@ -13,6 +13,7 @@ from spurless.core.errors import UndeclaredUse
 from spurless.core.groups import Groups
 from spurless.core.provenance import digest
 from spurless.data.hidden import Faded, Hidden
+from spurless.data.names import Names
 
 Input: TypeAlias = "Tensor | dict[str, Tensor]"
 Transform: TypeAlias = Callable[[Tensor], Tensor]
@@ -69,6 +70,8 @@ class Grouped:
     """The names of the domains."""
     hidden: Hidden | Faded | None = None
     """What a model shall not see of each example."""
+    names: Names | None = None
+    """Where each example came from, where that is known; no part of the content."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -143,7 +146,8 @@ class Grouped:
             x = Picked(self.x, index)
         domain = None if self.domain is None else self.domain[index]
         hidden = None if self.hidden is None else self.hidden.select(index)
-        return replace(self, x=x, y=self.y[index], a=self.a[index], domain=domain, hidden=hidden)
+        names = None if self.names is None else self.names.select(index)
+        return replace(self, x=x, y=self.y[index], a=self.a[index], domain=domain, hidden=hidden, names=names)
 
     def to(self, device: torch.device | str) -> Grouped:
         """Return the split on a device; a streamed ``x`` stays where it is."""

@@ -30,6 +30,7 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.data.images import ImageFiles, read
 from spurless.data.layout import Layout, compare, find, need
 from spurless.data.limits import check_least
+from spurless.data.names import Names
 from spurless.data.splitting import assemble
 from spurless.data.transforms import augmentation
 
@@ -89,8 +90,9 @@ def imagenet(config: ImagenetConfig = DEFAULT) -> Splits:
     y = torch.cat([labels(train), torch.tensor([wnids.index(w) for w in held])[labels(test)]])
     split = torch.full_like(y, 2)
     split[: -sum(map(len, test))] = _held_out([len(files) for files in train], config)
-    x = read(ImageFiles([path for files in (*train, *test) for path in files], config.size), None, cache=config.cache)
-    whole = Grouped(x, y, torch.full_like(y, -1), Groups(_words(folder, wnids, config.root)), augment=augment)
+    paths, groups = [path for files in (*train, *test) for path in files], Groups(_words(folder, wnids, config.root))
+    x = read(ImageFiles(paths, config.size), None, cache=config.cache)
+    whole = Grouped(x, y, torch.full_like(y, -1), groups, augment=augment, names=Names.of_files(paths))
     splits = assemble(whole, split, seeds=Seeds(config.seed), name=CARD.name, options=asdict(config))
     return compare(splits, PUBLISHED)
 

@@ -29,6 +29,7 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.data.images import ImageFiles, read
 from spurless.data.layout import Layout, compare, find, need
 from spurless.data.limits import check_choice, check_least
+from spurless.data.names import Names
 from spurless.data.transforms import augmentation
 
 LABELS = (
@@ -152,7 +153,7 @@ def _split(parts: list[tuple[Path, str]], config: ImagenetNineConfig, without: C
         raise BadInput("the folder holds no images", where=parts[0][0], do="Unpack or download the dataset again.")
     y, a = torch.tensor(codes).T.contiguous()
     x = read(ImageFiles(paths, config.size), None, cache=config.cache)
-    return Grouped(x, y, a, groups, augment=augment)
+    return Grouped(x, y, a, groups, augment=augment, names=Names.of_files(paths))
 
 
 def _classes(folder: Path) -> list[Path]:

@@ -26,6 +26,7 @@ from spurless.data.imagenet import class_files, class_folders, home
 from spurless.data.images import ImageFiles, read
 from spurless.data.layout import Layout, compare, find
 from spurless.data.limits import check_least
+from spurless.data.names import Names
 from spurless.data.splitting import assemble
 from spurless.data.transforms import augmentation
 
@@ -99,7 +100,7 @@ def imagenet_a(config: ImagenetAConfig = DEFAULT) -> Splits:
             split += [number] * len(files)
     label = torch.tensor(y)
     x = read(ImageFiles(paths, config.size), None, cache=config.cache)
-    whole = Grouped(x, label, torch.full_like(label, -1), GROUPS, augment=augment)
+    whole = Grouped(x, label, torch.full_like(label, -1), GROUPS, augment=augment, names=Names.of_files(paths))
     options = asdict(config)
     splits = assemble(whole, torch.tensor(split), seeds=Seeds(config.seed), name=CARD.name, options=options)
     return compare(splits, PUBLISHED)

@@ -67,6 +67,8 @@ class ImageFiles:
     paths: Sequence[Path]
     size: int | None = None
     channels: int = 3
+    hint: str = ""
+    """What else to do about a file that cannot be read."""
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -79,7 +81,7 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, i: int) -> Tensor:
-        image = read_image(self.paths[i], self.channels, self.size)
+        image = self._read(i)
         if self.size is None and image.shape != self._first_shape:
             raise BadInput(
                 "the images differ in size",
@@ -95,7 +97,7 @@ class ImageFiles:
         try:
             return self.paths[i].read_bytes()
         except OSError as error:
-            raise _unreadable(self.paths[i], error) from None
+            raise self._hinted(_unreadable(self.paths[i], error)) from None
 
     def stamp(self) -> str:
         """Return a hash of the paths, file sizes and times of change; no image is read."""
@@ -114,7 +116,16 @@ class ImageFiles:
 
     @cached_property
     def _first_shape(self) -> torch.Size:
-        return read_image(self.paths[0], self.channels).shape
+        return self._read(0).shape
+
+    def _read(self, i: int) -> Tensor:
+        try:
+            return read_image(self.paths[i], self.channels, self.size)
+        except BadInput as error:
+            raise self._hinted(error) from error
+
+    def _hinted(self, error: BadInput) -> BadInput:
+        return BadInput(str(error).removesuffix("."), do=self.hint) if self.hint else error
 
 
 def read_image(path: Path, channels: int = 3, size: int | None = None) -> Tensor:

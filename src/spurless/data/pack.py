@@ -20,11 +20,15 @@ from spurless.core.seeds import Seeds
 from spurless.data.folder import from_folder
 from spurless.data.grouped import Grouped, Picked, Splits, Transform
 from spurless.data.images import read
+from spurless.data.names import Names
 from spurless.data.packed import IMAGES, NAMES, OFFSETS, Pack
 from spurless.data.packing import Packed, pack_images
 from spurless.data.splitting import assemble, name_groups, name_values, number_split
 from spurless.data.table import from_csv
 from spurless.data.tensors import whole
+
+FILE = "file"
+"""The column that says which file an image was, where there is one."""
 
 
 def from_pack(  # noqa: PLR0913 - a loader's options are its arguments
@@ -74,7 +78,7 @@ def from_pack(  # noqa: PLR0913 - a loader's options are its arguments
     where = None if split is None else _splits(pack, split)
     x = read(pack.images(size), stream, cache=cache)
     return assemble(
-        Grouped(x, y, torch.full_like(y, -1) if a is None else a, groups, transform, augment),
+        Grouped(x, y, torch.full_like(y, -1) if a is None else a, groups, transform, augment, names=_names(pack)),
         where,
         seeds=Seeds(seed),
         name=f"pack {pack.path.name}",
@@ -103,7 +107,7 @@ def pack_folder(
     root: str | Path, out: str | Path, size: int | None = None, quality: int | None = None, seed: int = 0
 ) -> Packed:
     """Pack class folders, such that ``from_pack(out)`` gives what ``from_folder(root, seed=seed)`` does."""
-    return _pack_splits(from_folder(root, seed=seed, stream=True, cache=False), out, size, quality)
+    return _pack_splits(from_folder(root, seed=seed, stream=True, cache=False), out, size, quality, Path(root))
 
 
 def pack_table(  # noqa: PLR0913 - a loader's options are its arguments
@@ -138,14 +142,16 @@ def pack_table(  # noqa: PLR0913 - a loader's options are its arguments
     return _pack_splits(splits, out, size, quality)
 
 
-def _pack_splits(splits: Splits, out: str | Path, size: int | None, quality: int | None) -> Packed:
-    """Pack the files of streamed splits in the order in which they were found."""
+def _pack_splits(
+    splits: Splits, out: str | Path, size: int | None, quality: int | None, root: Path | None = None
+) -> Packed:
+    """Pack the files of streamed splits in the order in which they were found; their names start from ``root``."""
     parts = [splits.train, splits.val, splits.test]
     picked = [part.x for part in parts if isinstance(part.x, Picked)]
     index = torch.cat([x.index for x in picked])
     order = index.argsort()
     source: Any = picked[0].source
-    columns = {
+    columns: dict[str, Any] = {
         "y": torch.cat([part.y for part in parts])[order],
         "split": torch.cat([torch.full_like(part.y, k) for k, part in enumerate(parts)])[order],
         "labels": splits.groups.labels,
@@ -154,7 +160,18 @@ def _pack_splits(splits: Splits, out: str | Path, size: int | None, quality: int
         columns |= {"a": torch.cat([part.a for part in parts])[order], "attributes": splits.groups.attributes}
     if splits.groups.sizes:
         columns["sizes"] = splits.groups.sizes
+    called = [part.names[i] for part in parts if part.names is not None for i in range(len(part))]
+    names = [str(called[i]) for i in order.tolist()]
+    columns[FILE] = names if root is None else [str(Path(name).relative_to(root)) for name in names]
     return pack_images([source.paths[i] for i in index[order].tolist()], out, columns, size=size, quality=quality)
+
+
+def _names(pack: Pack) -> Names:
+    """Call every image by the file that it was, or else by its number in the pack."""
+    files = pack.columns.get(FILE)
+    every = torch.arange(len(pack))
+    known = files is not None and files.ndim == 1 and files.dtype.kind == "U"
+    return Names(every, files) if known else Names(every, place=f"{pack.path.name}, image")
 
 
 def _named(pack: Pack, column: str) -> tuple[tuple[str, ...], Tensor]:

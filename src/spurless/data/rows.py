@@ -70,14 +70,14 @@ class Inside:
         self.root = root.resolve()
         self._known: set[Path] = set()  # a folder is resolved once, not once per file
 
-    def file(self, name: str, where: object) -> Path:
-        """Return the path of a file that is named in a table at ``where``."""
+    def file(self, name: str, where: object, missing: bool = False) -> Path:
+        """Return the path of a file that is named in a table at ``where``; ``missing`` ones only if that may be."""
         path = self.root / name
         if not name:
             raise BadInput("the file name is empty", where=where)
         if Path(name).is_absolute() or Path(os.path.normpath(name)).parts[:1] == ("..",):
             raise self._leaves(name, where)
-        if not path.is_file():
+        if not missing and not path.is_file():
             raise BadInput(f"no such image file: {path}", where=where)
         if path.parent not in self._known:
             if not path.parent.resolve().is_relative_to(self.root):

@@ -58,7 +58,13 @@ def stratified(
 
 
 def assemble(
-    whole: Grouped, split: Tensor | None, *, seeds: Seeds, name: str, options: Mapping[str, Any] | None = None
+    whole: Grouped,
+    split: Tensor | None,
+    *,
+    seeds: Seeds,
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Splits:
     """Take all examples apart into checked splits; ``split`` numbers the split of each (train 0, val 1, test 2).
 
@@ -78,7 +84,7 @@ def assemble(
         for k in (0, *missing):
             parts[k] = rest[pieces[k]]
     train, val, test = (whole.select(part) for part in parts)
-    return check_splits(Splits(train, val, test, name, dict(options or {})))
+    return check_splits(Splits(train, val, test, name, dict(options or {}), notes))
 
 
 def name_values(values: Sequence[Hashable]) -> tuple[tuple[str, ...], Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from sys import intern
@@ -15,9 +16,11 @@ from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Input, Source, Splits, Transform
 from spurless.data.images import ImageFiles, read
+from spurless.data.names import Names
 from spurless.data.rows import Inside, Table, check_repeats, reading
 from spurless.data.splitting import assemble, name_groups, name_values, number_split
 from spurless.data.text import choose_tokenizer, tokenise
+from spurless.data.unreadable import HINT, readable
 
 FILE_COLUMNS = ("img_filename", "filename", "file", "path", "image", "image_path")
 """Columns that are taken for file names unless the user says otherwise."""
@@ -40,6 +43,7 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     delimiter: str = ",",
     stream: bool | None = None,
     cache: bool | None = None,
+    skip_bad: bool = False,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -68,6 +72,8 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
         stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
         cache: decode images once and keep them for later runs, in ``$SPURLESS_CACHE`` (True), or decode them each
             time (False); by default they are kept if there are at least 2,000.
+        skip_bad: leave out images that are missing or cannot be read, with a warning that names them. Every image is
+            read once for that, and what was found is remembered.
         transform: from a batch to what the model takes.
         augment: before ``transform``, in training only.
 
@@ -84,13 +90,14 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
         if text is not None:
             inputs = _Texts(table, [text] if isinstance(text, str) else text)
         elif file is not None:
-            inputs = _Files(table, Path(root or path.parent), file)
+            inputs = _Files(table, Path(root or path.parent), file, skip_bad)
         else:
             inputs = _Numbers(table, features, {label, *attributes, *([split] if split else [])}, label)
         cells = _Cells(table, label, attributes, split)
         for number, row in table.rows():
             cells.add(number, row)
             inputs.add(number, row)
+    notes = _without_bad(path, cells, inputs) if skip_bad else ()
 
     labels, y = name_values(cells.labels)
     named = {column: name_values(values) for column, values in cells.attributes.items()}
@@ -98,10 +105,12 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     if not cells.labels:
         raise BadInput("there are no rows under the header", where=path)
     x: Input | Source
+    names = Names(torch.arange(len(y)), place=f"{path.name}, row", rows=torch.tensor(cells.numbers))
     if isinstance(inputs, _Files):
         check_repeats(path, inputs.paths, cells.labels, cells.splits)
-        x = read(ImageFiles(inputs.paths, size), stream, cache=cache)
+        x, names = read(ImageFiles(inputs.paths, size, hint=HINT), stream, cache=cache), Names.of_files(inputs.names)
     elif isinstance(inputs, _Texts):
+        names = replace(names, texts=[" / ".join(texts) for texts in zip(*inputs.columns, strict=True)])
         tokenizer = choose_tokenizer(tokenizer)
         x = tokenise(*inputs.columns, tokenizer=tokenizer, max_length=max_length)
     else:
@@ -114,6 +123,7 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
             name_groups(_say(label, labels), {column: _say(column, names) for column, (names, _) in named.items()}),
             transform,
             augment,
+            names=names,
         ),
         torch.tensor(cells.splits) if split else None,
         seeds=Seeds(seed),
@@ -132,7 +142,9 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
             "seed": seed,
             "delimiter": delimiter,
             "stream": stream,
+            **({"skip_bad": True} if skip_bad else {}),
         },
+        notes=notes,
     )
 
 
@@ -147,12 +159,14 @@ class _Cells:
         self.labels: list[str] = []
         self.attributes: dict[str, list[str | None]] = {name: [] for name in attributes}
         self.splits: list[int] = []
+        self.numbers = array("q")
 
     def add(self, number: int, row: list[str]) -> None:
         text = row[self._label].strip()
         if not text:
             raise BadInput("the label is empty", where=self._table.row(number), do="Fill it in, or drop the row.")
         self.labels.append(intern(text))
+        self.numbers.append(number)
         for name, place in self._attributes.items():
             self.attributes[name].append(intern(row[place].strip()) or None)
         if self._split is not None:
@@ -160,6 +174,12 @@ class _Cells:
             if value not in self._known:
                 self._known[value] = number_split(value, self._table.row(number))
             self.splits.append(self._known[value])
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Forget all but some."""
+        self.labels, self.numbers = [self.labels[i] for i in rows], array("q", [self.numbers[i] for i in rows])
+        self.attributes = {name: [values[i] for i in rows] for name, values in self.attributes.items()}
+        self.splits = [self.splits[i] for i in rows] if self.splits else []
 
 
 class _Numbers:
@@ -205,12 +225,14 @@ class _Numbers:
 class _Files:
     """The image files of the rows, none of which may lie outside the root."""
 
-    def __init__(self, table: Table, root: Path, column: str) -> None:
-        self._table, self._inside, self._place = table, Inside(root), table.column(column)
+    def __init__(self, table: Table, root: Path, column: str, missing: bool) -> None:
+        self._table, self._inside, self._place, self._missing = table, Inside(root), table.column(column), missing
         self.paths: list[Path] = []
+        self.names: list[str] = []
 
     def add(self, number: int, row: list[str]) -> None:
-        self.paths.append(self._inside.file(row[self._place].strip(), self._table.row(number)))
+        self.names.append(row[self._place].strip())
+        self.paths.append(self._inside.file(self.names[-1], self._table.row(number), self._missing))
 
 
 class _Texts:
@@ -227,6 +249,16 @@ class _Texts:
     def add(self, _: int, row: list[str]) -> None:
         for column, place in zip(self.columns, self._places, strict=True):
             column.append(row[place].strip())
+
+
+def _without_bad(path: Path, cells: _Cells, inputs: _Files | _Numbers | _Texts) -> tuple[str, ...]:
+    """Forget the rows whose image cannot be read; return what is to be said of that."""
+    if not isinstance(inputs, _Files):
+        raise BadInput("skip_bad is for images, and this table has no column of them", where=path, do="Leave it out.")
+    kept, notes = readable(inputs.paths, cells.labels, path)
+    cells.keep(kept)
+    inputs.names, inputs.paths = [inputs.names[i] for i in kept], [inputs.paths[i] for i in kept]
+    return notes
 
 
 def _check_kind(

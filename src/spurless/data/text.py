@@ -24,6 +24,7 @@ from spurless.core.provenance import digest
 from spurless.core.seeds import Seeds
 from spurless.data import words
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.names import Names
 from spurless.data.splitting import assemble, name_groups, name_values, number_split
 
 SCHEMA = 1
@@ -81,12 +82,18 @@ def from_texts(  # noqa: PLR0913 - a loader's options are its arguments
     tokenizer = choose_tokenizer(tokenizer)
     x = tokenise(texts, pairs, tokenizer=tokenizer, max_length=max_length)
     return assemble(
-        Grouped(x, y, codes[0] if len(codes) == 1 else torch.stack(codes, dim=1), groups),
+        Grouped(x, y, codes[0] if len(codes) == 1 else torch.stack(codes, dim=1), groups, names=_names(texts, pairs)),
         None if where is None else torch.tensor(where),
         seeds=Seeds(seed),
         name=name,
         options={"tokenizer": tokenizer, "max_length": max_length, "seed": seed, "name": name},
     )
+
+
+def _names(texts: Sequence[str], pairs: Sequence[str] | None) -> Names:
+    """Return what the examples read."""
+    whole = texts if pairs is None else [f"{one} / {two}" for one, two in zip(texts, pairs, strict=True)]
+    return Names(torch.arange(len(whole)), texts=whole)
 
 
 def choose_tokenizer(name: str) -> str:

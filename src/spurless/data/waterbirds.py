@@ -23,6 +23,7 @@ from spurless.data.grouped import Grouped, Splits
 from spurless.data.images import ImageFiles, read
 from spurless.data.layout import Layout, compare, find
 from spurless.data.limits import check_least
+from spurless.data.names import Names
 from spurless.data.rows import Inside, check_repeats, codes, columns
 from spurless.data.splitting import assemble
 from spurless.data.transforms import augmentation
@@ -75,7 +76,7 @@ def waterbirds(config: WaterbirdsConfig = DEFAULT) -> Splits:
     folder = find(CARD.name, LAYOUT, config.root)
     paths, y, a, split = _table(folder)
     x = read(ImageFiles(paths, config.size), None, cache=config.cache)
-    whole = Grouped(x, y, a, GROUPS, augment=augment)
+    whole = Grouped(x, y, a, GROUPS, augment=augment, names=Names.of_files(paths))
     splits = assemble(whole, split, seeds=Seeds(config.seed), name=CARD.name, options=asdict(config))
     return compare(splits, PUBLISHED)
 

@@ -15,6 +15,7 @@ from spurless.core.seeds import Seeds
 from spurless.models.classifier import Classifier, Input, evaluating, first_line
 from spurless.models.features import collect, logits_of_features
 from spurless.models.mlp import LinearConfig, MLPConfig, linear, mlp
+from spurless.models.own import OwnConfig, is_own, own_model, settled
 from spurless.models.pooled_cnn import PooledCNNConfig, pooled_cnn
 from spurless.models.resnet_small import SmallResNetConfig, resnet20, resnet32
 from spurless.models.shapes import Shape
@@ -39,6 +40,8 @@ class Architecture:
     description: str
     text: bool = False
     """Whether it takes a dict of token ids and their mask rather than a tensor."""
+    own: bool = False
+    """Whether building it runs code of the user's own; see :mod:`spurless.models.own`."""
 
     @property
     def family(self) -> str | None:
@@ -66,11 +69,13 @@ MODELS: dict[str, Architecture] = {
             "transformers:NAME",
             TransformersConfig,
             transformers_model,
-            "text: an encoder of transformers, such as transformers:minilm (extra: text)",
+            "text: an encoder of transformers, such as transformers:minilm or hf:FOLDER (extra: text)",
             text=True,
         ),
     )
 }
+ALIASES = {"hf": "transformers"}
+"""Other words for families."""
 
 
 class Labelled(Protocol):
@@ -111,6 +116,7 @@ def build(
 ) -> Classifier:
     """Build an untrained model for data, or for ``input_shape`` and ``n_classes``.
 
+    ``FILE.py:FACTORY`` and ``package.module:FACTORY`` run code of your own; see :mod:`spurless.models.own`.
     The weights come from ``seed`` alone; the global generator is left as it was.
 
     Example:
@@ -122,13 +128,13 @@ def build(
         UnknownName: no model has that name.
         BadInput: an option is unknown, or the model cannot take such inputs.
     """
-    row = architecture_named(name)
+    row = _for_text(architecture_named(name), data)
     config = configure(row.config, options, name)
     shape, classes = _sizes(row, data, input_shape, n_classes)
     example = _example(row, data, shape)
     try:
         with Seeds(seed).borrowed("init"):
-            model = row.builder(shape, classes, config)
+            model = row.builder(shape, classes, config, **({"example": example} if row.own else {}))
         with evaluating(model), torch.no_grad():  # a net that cannot take the input says so now
             model(example)
     except SpurlessError:
@@ -140,21 +146,33 @@ def build(
             if row.text
             else "Most nets of a zoo are made for 3x224x224: enlarge the images, or use small-cnn or resnet20.",
         ) from error
-    model.name = name
-    model.options = {"input_shape": shape, "n_classes": classes, **asdict(config)}
+    model.name = row.name
+    known = model.options if row.own else {}
+    model.options = {"input_shape": shape, "n_classes": classes, **asdict(config), **known}
     model.verify(example)
     return model
 
 
 def architecture_named(name: str) -> Architecture:
-    """Return the row of that name; ``torchvision:NAME`` and the other families stand for all their members."""
+    """Return the row of that name; ``torchvision:NAME`` and the other families stand for all their members.
+
+    A factory has a row too, which is made here; none of its code is run for that.
+    """
     prefix, colon, member = name.partition(":")
+    prefix = ALIASES.get(prefix, prefix)
     for row in MODELS.values():
         if colon and row.family == prefix and member:
-            return replace(row, name=name, builder=partial(row.builder, member))
+            return replace(row, name=f"{prefix}:{member}", builder=partial(row.builder, member))
+    if is_own(name):
+        return Architecture(settled(name), OwnConfig, partial(own_model, name), "a module of your own", own=True)
     if name not in MODELS or colon:
         raise UnknownName("model", name, MODELS)
     return MODELS[name]
+
+
+def _for_text(row: Architecture, data: Data | None) -> Architecture:
+    """Return the row of a user's own module for the kind of data that it is to take."""
+    return replace(row, text=isinstance(data.train.example(1), dict)) if row.own and data is not None else row
 
 
 def _sizes(row: Architecture, data: Data | None, input_shape: Shape | None, n_classes: int | None) -> tuple[Shape, int]:
@@ -187,7 +205,7 @@ def _shape(row: Architecture, example: Input) -> Shape:
             f"{row.name} takes text",
             expected="a dict with input_ids and attention_mask",
             got=", ".join(example) if isinstance(example, dict) else f"a tensor of shape {tuple(example.shape)}",
-            do="Load text with from_texts.",
+            do="Load text with from_texts, or a CSV with --text COLUMN; for images use small-cnn or torchvision:NAME.",
         )
     return tuple(example["input_ids"].shape[1:])
 

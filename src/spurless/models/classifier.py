@@ -148,7 +148,7 @@ class Classifier(nn.Module):
         names = [name for name in linear_layers(self.backbone) if name != self.head_path]
         return (
             "Let the module return plain logits, or name the layer that computes them: "
-            f'wrap(module, head="name"); its other linear layers: {", ".join(names[-8:]) or "none"}.'
+            f'wrap(module, head="name"), or -O head=NAME; its other linear layers: {", ".join(names[-8:]) or "none"}.'
         )
 
 

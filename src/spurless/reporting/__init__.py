@@ -6,6 +6,7 @@ from spurless.core.figures import Figure, Picture, Section
 from spurless.reporting.arms import Arm, Change, Estimate, Study
 from spurless.reporting.audit_page import audit_html, write_audit
 from spurless.reporting.audit_words import Opinion, audit_json, opinion, write_json, write_suspects
+from spurless.reporting.fix_page import fix_html, fix_json, write_fix, write_fix_json
 from spurless.reporting.gather import studies
 from spurless.reporting.page import report, write_report, write_sections
 from spurless.reporting.summary import (
@@ -36,6 +37,8 @@ __all__ = [
     "compare",
     "describe",
     "findings",
+    "fix_html",
+    "fix_json",
     "headline",
     "limits",
     "opinion",
@@ -44,6 +47,8 @@ __all__ = [
     "summarise",
     "supervision",
     "write_audit",
+    "write_fix",
+    "write_fix_json",
     "write_json",
     "write_report",
     "write_sections",

@@ -73,8 +73,9 @@ def render_audit(
     title: str | None = None,
     before_after: Sequence[Record] = (),
     sections: Sequence[Section] = (),
+    story: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the page as text; the same audit gives the same text."""
+    """Return the page as text; the same audit gives the same text. A ``story`` of a repair goes before the audit."""
     from markupsafe import Markup
 
     suspects = [_suspect(suspect) for suspect in audit.suspects[:MOST_SUSPECTS]]
@@ -92,6 +93,7 @@ def render_audit(
         "gallery": _gallery(audit, suspects),
         "list": Markup(embed(_list(audit))),
         "repairs": repairs,
+        "story": story or {},
         "facts": [
             ("Time" if key == "seconds" else _spoken(key), _fact(key, value)) for key, value in audit.facts.items()
         ],
@@ -265,14 +267,15 @@ def _repair(summary: Summary) -> dict[str, Any]:
 
 
 def _title(facts: Mapping[str, Any]) -> str:
-    model, data = (_called(facts.get(key)) for key in ("model", "data"))
+    model, data = (called(facts.get(key)) for key in ("model", "data"))
     return name(f"Audit{f' of {model}' if model else ''}{f' on {data}' if data else ''}", 120)
 
 
-def _called(fact: object) -> str:
+def called(fact: object) -> str:
     """Return what a fact is called, where it is a name or has one."""
     found = fact.get("name") if isinstance(fact, Mapping) else fact
-    return name(found, 50) if isinstance(found, str) else ""
+    # a model of one's own is called by its place, of which the end tells most
+    return name(Path(found).name if found.startswith("/") else found, 50) if isinstance(found, str) else ""
 
 
 def _spoken(key: str) -> str:
@@ -289,6 +292,8 @@ def _fact(key: str, value: object) -> str:
         )
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
+    if key == "notes" and isinstance(value, list | tuple):  # sentences
+        return " ".join(name(note, LONG) for note in value)
     if isinstance(value, list | tuple):
         more = [f"{len(value) - FEW:,} more"] if len(value) > FEW else []
         return listed([*(name(v, 40) for v in value[:FEW]), *more]) or "none"

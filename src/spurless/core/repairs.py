@@ -1,0 +1,116 @@
+"""Repairs: what a fix tried, how each was judged, and what was kept; read by the page, by machines, by notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from spurless.core.findings import Audit
+from spurless.core.records import Record
+
+Fate = Literal["taken", "passed over", "no better", "too costly", "failed"]
+"""What became of an attempt; see ``FATES``."""
+FATES: Mapping[Fate, str] = {
+    "taken": "kept",
+    "passed over": "good enough, but another is better",
+    "no better": "no better than the old model",
+    "too costly": "costs more average accuracy than you allow",
+    "failed": "cannot be done with these data",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method as it is to be run, and why this one."""
+
+    method: str
+    why: str
+    """one sentence"""
+    preset: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """of the method, over the preset's"""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A share of examples that are right, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+    """of examples"""
+    of: str = ""
+    """which group or class, where there are several"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a model does on the examples that judge."""
+
+    average: Measure
+    worst_class: Measure
+    inferred: Measure | None = None
+    """the worst inferred group: a label, suspected or not; None where nobody is suspected"""
+    worst_group: Measure | None = None
+    """where attributes are known, and a group is large enough"""
+
+    @property
+    def criterion(self) -> Measure:
+        """What repairs are ranked by; no attribute is needed for it."""
+        return self.worst_class if self.inferred is None else self.inferred
+
+    @property
+    def aim(self) -> Measure:
+        """What a repair has to raise: the worst group where attributes are known, the criterion elsewhere."""
+        return self.criterion if self.worst_group is None else self.worst_group
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One method that was tried on a model."""
+
+    choice: Choice
+    fate: Fate
+    seconds: float
+    score: Score | None = None
+    """None where it failed"""
+    record: Record | None = None
+    """on the test split, which decides nothing"""
+    error: str = ""
+    """the sentence, where it failed"""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What was found, what was tried, and what came of it."""
+
+    fixed: bool
+    """whether a new model was taken"""
+    said: tuple[str, ...]
+    """what was done and why, a sentence or two each"""
+    before: Record
+    """the old model on the test split"""
+    after: Record
+    """the model that is kept on the test split; ``before`` where that is the old one"""
+    judged: tuple[Score, Score]
+    """the old model and the one that is kept, on the examples that judge"""
+    audit_before: Audit
+    audit_after: Audit | None = None
+    """of the new model, on the same examples; None where the old one was kept"""
+    tried: tuple[Attempt, ...] = ()
+    """by the criterion, the best first; what failed last"""
+    tolerance: float = 0.01
+    """how much average accuracy on the judging examples a repair may cost"""
+
+    @property
+    def choice(self) -> Choice | None:
+        """What was taken; where nothing was, what came first; None where nothing was tried."""
+        taken = [attempt for attempt in self.tried if attempt.fate == "taken"]
+        return next((attempt.choice for attempt in (*taken, *self.tried)), None)
+
+    @property
+    def why(self) -> str:
+        """Why this method, in one sentence; empty where nothing was tried."""
+        return self.choice.why if self.choice is not None else ""

@@ -1,0 +1,107 @@
+"""Attempting: run methods on a copy of the old model, and let the judging examples say which is worth taking."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from spurless.bench.fitting import Protocol, fit_under
+from spurless.core.errors import SpurlessError, SpurlessWarning
+from spurless.core.progress import Progress
+from spurless.core.repairs import Attempt, Choice, Fate, Score
+from spurless.data.grouped import Splits
+from spurless.fixing.ranking import Judge
+from spurless.methods import METHODS, make_method
+from spurless.models.classifier import Classifier
+from spurless.train.run import Run
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Workshop:
+    """A model, what may be learnt from, and who judges."""
+
+    old: Classifier
+    data: Splits
+    judge: Judge
+    protocol: Protocol
+    run: Run
+    tolerance: float
+    score: Score = field(init=False)
+    """of the old model"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score", self.judge.score(self.old, self.run))
+
+    def first_of(self, choices: Sequence[Choice], *, strict: bool) -> tuple[list[Attempt], Classifier | None]:
+        """Run the first that can be run, and return the attempts, and its model if that is to be taken.
+
+        Raises:
+            SpurlessError: of the first, where ``strict``.
+        """
+        tried = []
+        for choice in choices:
+            attempt, model = self._attempt(choice, strict=strict)
+            tried.append(_taken(attempt) if attempt.fate == "passed over" else attempt)
+            if attempt.fate != "failed":
+                return tried, model if attempt.fate == "passed over" else None
+        return tried, None
+
+    def best_of(self, choices: Sequence[Choice]) -> tuple[list[Attempt], Classifier | None]:
+        """Run all of them, and return the attempts, and the best model by the criterion, if one is to be taken.
+
+        Of the models only the best so far is held.
+        """
+        tried: list[Attempt] = []
+        best, kept = -1, None
+        for choice in choices:
+            attempt, model = self._attempt(choice, strict=False)
+            tried.append(attempt)
+            if attempt.fate == "passed over" and (best < 0 or _worth(attempt) > _worth(tried[best])):
+                best, kept = len(tried) - 1, model
+        if best >= 0:
+            run = sum(attempt.fate != "failed" for attempt in tried)
+            tried[best] = _taken(tried[best], f"Of {run} methods that were run it does best without attributes")
+        return tried, kept
+
+    def _attempt(self, choice: Choice, *, strict: bool) -> tuple[Attempt, Classifier | None]:
+        """Run one method; what it refuses is its row, and what it warns of is in its record."""
+        begin = time.perf_counter()
+        protocol = replace(self.protocol, progress=_named(self.protocol.progress, choice.method))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SpurlessWarning)
+                method = make_method(choice.method, choice.preset, **choice.options)
+                fitted = fit_under(protocol, method, self.old, self.data, self.run.seeds.seed)
+        except SpurlessError as error:
+            if strict:
+                raise
+            return Attempt(choice, "failed", time.perf_counter() - begin, error=str(error)), None
+        score = self.judge.score(fitted.model, self.run)
+        seconds = time.perf_counter() - begin
+        return Attempt(choice, self._fate(score), seconds, score, fitted.record), fitted.model
+
+    def _fate(self, score: Score) -> Fate:
+        if score.average.value < self.score.average.value - self.tolerance - ROUNDING:
+            return "too costly"
+        return "passed over" if score.aim.value > self.score.aim.value else "no better"
+
+
+def _taken(attempt: Attempt, why: str = "") -> Attempt:
+    """Mark what is kept; where it was one of several, the reason is that it did best."""
+    choice = attempt.choice
+    summary = METHODS[choice.method].info.summary
+    return replace(attempt, fate="taken", choice=replace(choice, why=f"{why}: {summary}.") if why else choice)
+
+
+def _worth(attempt: Attempt) -> tuple[float, float]:
+    score = attempt.score
+    return (score.criterion.value, score.average.value) if score is not None else (-1.0, -1.0)
+
+
+def _named(progress: Progress | None, name: str) -> Progress | None:
+    """Report progress under the name of the method."""
+    return progress and (lambda stage, step, total, word: progress(name, step, total, word or stage))

@@ -1,0 +1,106 @@
+"""Ranking: how well a repaired model does on examples that nothing has learnt from, without any attribute.
+
+The average hides what a shortcut does, and groups are what a user without attributes does not have. So groups are
+*inferred*: a label, and whether an example is of the suspected minority of the old model
+(:mod:`spurless.auditing.suspects`). The criterion is the accuracy of the worst of them. They are inferred once, from
+the old model: a method that moved its own suspects could not be compared with another. Where no label has ``LEAST``
+suspects, those of all labels are one group; where all labels together have fewer, the criterion is the worst class.
+
+Selection must not use the test split, or the number reported there would be that of the luckiest model; nor group
+labels, or a method would only win where they exist. Where they do, the accuracy of the worst true group stands beside
+the criterion, as the oracle. A group of fewer than ``LEAST`` examples has no accuracy worth the name.
+
+The criterion is pessimistic: suspects are chosen for unexpected labels, so that wrong labels are among them. It is for
+comparing models, not for telling how good one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spurless.auditing.subject import look
+from spurless.auditing.suspects import LEAST, suspicion
+from spurless.core.groups import Groups
+from spurless.core.repairs import Attempt, Measure, Score
+from spurless.data.grouped import Grouped
+from spurless.metrics.groupwise import GroupTable, group_table
+from spurless.metrics.intervals import wilson
+from spurless.models.classifier import Classifier
+from spurless.train.evaluate import predict
+from spurless.train.run import Run
+
+SUSPECTED = ("not suspected", "suspected")
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Examples to judge by, and who of them the old model suspects."""
+
+    split: Grouped
+    suspected: Tensor
+
+    def score(self, model: Classifier, run: Run) -> Score:
+        """Return how a model does on them; it comes back on the CPU."""
+        pred = predict(model.to(run.device), self.split, run.device, run.workers).cpu()
+        model.to("cpu")
+        return self.of(pred)
+
+    def of(self, pred: Tensor) -> Score:
+        """Return how these predicted labels do."""
+        y, a, groups = self.split.y.cpu(), self.split.a.cpu(), self.split.groups
+        inferred = group_table(pred, y, self.suspected.long(), Groups(groups.labels, SUSPECTED))
+        known = bool(groups.attributes) and self.split.has_attributes
+        return Score(
+            _measure(inferred.hits, inferred.n),
+            _lowest(inferred.class_correct, inferred.class_count, groups.labels),
+            _inferred(inferred),
+            _worst(group_table(pred, y, a, groups)) if known else None,
+        )
+
+
+def judge_by(model: Classifier, split: Grouped, run: Run) -> Judge:
+    """Let the old model say who is suspected."""
+    found = Judge(split, suspicion(look(model.to(run.device), split, run)).suspected)
+    model.to("cpu")
+    return found
+
+
+def ranked(tried: list[Attempt]) -> tuple[Attempt, ...]:
+    """Return attempts by the criterion, the best first, a tie by the average; what failed last."""
+
+    def rank(attempt: Attempt) -> tuple[float, float]:
+        score = attempt.score
+        return (-score.criterion.value, -score.average.value) if score is not None else (1.0, 1.0)
+
+    return tuple(sorted(tried, key=rank))
+
+
+def _inferred(table: GroupTable) -> Measure | None:
+    """Return the worst of the inferred groups, if enough are suspected to make one."""
+    correct, count = (part.reshape(-1, len(SUSPECTED)) for part in (table.correct, table.count))
+    if bool((count[:, 1] >= LEAST).any()):
+        return _worst(table)
+    correct, count = correct.sum(dim=0), count.sum(dim=0)
+    return _lowest(correct, count, SUSPECTED) if int(count[1]) >= LEAST else None
+
+
+def _worst(table: GroupTable) -> Measure | None:
+    """Return the worst group that is large enough, if there is one."""
+    if not bool((table.count >= LEAST).any()):
+        return None
+    return _lowest(table.correct, table.count, table.groups.names, LEAST)
+
+
+def _lowest(correct: Tensor, count: Tensor, names: Sequence[str], least: int = 1) -> Measure:
+    accuracy = torch.where(count >= least, correct.double() / count, torch.inf)
+    g = int(accuracy.argmin())
+    return _measure(int(correct[g]), int(count[g]), names[g])
+
+
+def _measure(correct: int, count: int, of: str = "") -> Measure:
+    low, high = (float(bound) for bound in wilson(correct, count))
+    return Measure(correct / count, low, high, count, of)

@@ -1,0 +1,140 @@
+"""``spurless fix``: weights, a page and its twin for machines where it pays; the old weights and a reason elsewhere."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import spurless as sp
+from spurless.models.weights import save_weights
+from spurless.train.run import Engine
+
+Cli = Callable[..., Any]
+Refused = Callable[..., None]
+SHORT = ("--device", "cpu", "--quiet")
+QUICK = ("-M", "epochs=4", "-M", "batches=50")
+
+
+@cache
+def trained() -> sp.Classifier:
+    """A net that leans on the square."""
+    data = sp.load("patched-digits")
+    model = sp.build("small-cnn", data)
+    return sp.fit("erm", model, data, train={"steps": 120, "batch_size": 64, "lr": 0.01}, engine=Engine("cpu")).model
+
+
+@pytest.fixture
+def weights(here: Path) -> Path:
+    save_weights(here / "erm.safetensors", trained())
+    return here / "erm.safetensors"
+
+
+def test_a_repair_leaves_weights_a_page_its_twin_and_records(cli: Cli, here: Path, weights: Path) -> None:
+    said = cli("fix", weights, *SHORT, "--records", "both.jsonl")
+    assert said.status == 0, said.err
+    assert said.out.startswith("Repaired by DFR: the worst group rises from")
+    assert "Before: This model leans on a shortcut" in said.out
+    assert "what decided" in said.out
+    assert "worst inferred group" in said.out
+    found = json.loads((here / "fixed.json").read_text())
+    assert found["fixed"] is True
+    assert "Repaired by DFR" in (here / "fixed.html").read_text()
+    records = said.records(here / "both.jsonl")
+    assert [record["method"] for record in records] == ["before", "dfr"]
+    assert records[1]["metrics"]["worst_group"] > records[0]["metrics"]["worst_group"] + 0.3
+    again = cli("eval", "fixed.safetensors", "--device", "cpu", "--json")
+    assert json.loads(again.out)["metrics"]["worst_group"] == records[1]["metrics"]["worst_group"]
+
+
+def test_where_the_old_model_is_kept_no_weights_are_written_and_the_status_is_0(
+    cli: Cli, here: Path, weights: Path
+) -> None:
+    old = load_file(weights)
+    ruin = [word for option in ("gamma=200", "lr=50", "steps=100", "clip=1e9") for word in ("-M", option)]
+    said = cli("fix", weights, *SHORT, "--method", "afr", *ruin, "--records", "r.jsonl")
+    assert said.status == 0, said.err
+    assert said.out.startswith("The old model is kept: AFR")
+    assert "no weights were written" in said.out
+    assert not (here / "fixed.safetensors").exists()
+    assert json.loads((here / "fixed.json").read_text())["fixed"] is False
+    assert len(said.records(here / "r.jsonl")) == 1
+    for name, value in load_file(weights).items():
+        assert torch.equal(value, old[name])
+
+
+def test_json_is_all_there_is_on_the_terminal_and_names_are_tried_and_ranked(cli: Cli, weights: Path) -> None:
+    said = cli("fix", weights, *SHORT, "--try", "self,dfr,dcwp", "--json")
+    found = json.loads(said.out)
+    values = [row["criterion"] for row in found["tried"]]
+    assert values[:2] == sorted(values[:2], reverse=True)
+    assert values[2] is None
+    assert "untrained model" in found["tried"][2]["error"]
+    assert all(row["oracle"] is not None for row in found["tried"][:2])
+
+
+def test_what_was_tried_is_a_table(cli: Cli, weights: Path) -> None:
+    said = cli("fix", weights, *SHORT, "--try", "self, dfr")
+    assert said.status == 0, said.err
+    table = said.out[said.out.index("what was tried") :]
+    assert "oracle" in table
+    assert table.index("dfr") > 0
+    assert "kept" in table
+
+
+def test_the_loop_of_a_method_that_trains_the_network_can_be_set(cli: Cli, here: Path, weights: Path) -> None:
+    said = cli("fix", weights, *SHORT, "--method", "masktune", "--train", "batch_size=64", "--records", "r.jsonl")
+    assert said.status == 0, said.err
+    assert said.records(here / "r.jsonl")[-1]["train"]["batch_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("nothing.safetensors",), "no such file"),
+        (("erm.safetensors", "--method", "dfrr"), "Did you mean 'dfr'"),
+        (("erm.safetensors", "--try", "some"), "No method is called 'some'"),
+        (("erm.safetensors", "--try", ","), "--try says which methods to run"),
+        (("erm.safetensors", "--try", "all", "--method", "afr"), "method names one, and tries several"),
+        (("erm.safetensors", "--tolerance", "5"), "tolerance is a share"),
+        (("erm.safetensors", "--train", "lrr=1"), "training loop has no option 'lrr'"),
+        (("erm.safetensors", "--save", "erm.safetensors"), "old weights would be overwritten"),
+        (("erm.safetensors", "--out", "same", "--save", "same"), "two outputs have the same place"),
+        (("erm.safetensors", "--out", "."), "no ordinary file"),
+        (("erm.safetensors", "--out", "page.json"), "two outputs have the same place"),
+    ],
+)
+@pytest.mark.usefixtures("weights")
+def test_bad_words_are_one_line_and_nothing_is_written(
+    refused: Refused, here: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    refused(sentence, "fix", *words, *SHORT)
+    assert {path.name for path in here.iterdir()} <= {"erm.safetensors", "cache"}
+
+
+def test_onnx_without_its_packages_is_refused_before_anything_is_run(
+    monkeypatch: pytest.MonkeyPatch, refused: Refused, weights: Path
+) -> None:
+    from spurless.fixing import export
+
+    monkeypatch.setattr(export, "find_spec", lambda _: None)
+    refused(r"Writing ONNX needs the package 'onnx'", "fix", weights, *SHORT, "--onnx", "m.onnx")
+
+
+def test_onnx_goes_where_it_was_asked(monkeypatch: pytest.MonkeyPatch, cli: Cli, here: Path, weights: Path) -> None:
+    from spurless.fixing import export
+
+    def write(path: Path, model: sp.Classifier, example: torch.Tensor) -> Path:
+        model(example)
+        path.write_bytes(b"onnx")
+        return path
+
+    monkeypatch.setattr(export, "find_spec", lambda _: object())
+    monkeypatch.setattr(export, "write_onnx", write)
+    said = cli("fix", weights, *SHORT, "--method", "class-balanced-head", *QUICK, "--onnx", "m.onnx")
+    assert "ONNX in m.onnx" in said.out
+    assert (here / "m.onnx").read_bytes() == b"onnx"

@@ -1,0 +1,123 @@
+"""Tests of attempts: judged against the old model, the best is kept, a failing method is a row, the old stays whole."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+import spurless as sp
+from spurless.bench.fitting import Protocol
+from spurless.core.errors import BadInput
+from spurless.core.repairs import Choice
+from spurless.fixing.attempting import Workshop
+from spurless.fixing.holding import hold_out
+from spurless.fixing.ranking import judge_by
+from spurless.train.config import TrainConfig
+from spurless.train.run import Engine, start
+
+CPU = Engine("cpu")
+RUINED = Choice("afr", "ruins it", options={"gamma": 200.0, "lr": 50.0, "steps": 200, "clip": 1e9})
+GOOD = Choice("class-balanced-head", "unlearns it", options={"on": "val", "epochs": 5})
+STILL = Choice("class-balanced-head", "hardly moves", options={"on": "train", "epochs": 1, "batches": 1, "lr": 1e-9})
+FAILS = Choice("self", "cannot", options={"n": 100_000, "disagreement": "dropout"})
+
+
+@cache
+def shop(tolerance: float = 0.01) -> Workshop:
+    """A linear model that has learnt the shortcut, and validation where it holds for half."""
+    data = sp.load("planted", seed=1000, n_train=600, n_val=800, n_test=400)
+    train = TrainConfig(steps=150, batch_size=64, lr=0.05)
+    old = sp.fit("erm", sp.build("linear", data, seed=0), data, train=train, engine=CPU).model
+    held, run = hold_out(data, 0), start(CPU, 0, train)
+    return Workshop(old, held.data, judge_by(old, held.judge, run), Protocol(train, engine=CPU), run, tolerance)
+
+
+def test_a_repair_that_raises_the_worst_group_is_taken() -> None:
+    before = shop().score
+    (only,), model = shop().first_of([GOOD], strict=True)
+    assert only.fate == "taken"
+    assert only.score is not None
+    assert only.score.worst_group is not None
+    assert before.worst_group is not None
+    assert only.score.worst_group.value > before.worst_group.value + 0.1
+    assert only.score.average.value >= before.average.value - 0.01
+    assert model is not None
+    assert not torch.equal(model.head.weight, shop().old.head.weight)  # type: ignore[arg-type]  # linear
+
+
+@pytest.mark.parametrize(("choice", "fate"), [(RUINED, "too costly"), (STILL, "no better")])
+def test_one_that_does_not_pay_is_not(choice: Choice, fate: str) -> None:
+    weights = {name: value.clone() for name, value in shop().old.state_dict().items()}
+    (only,), model = shop().first_of([choice], strict=True)
+    assert only.fate == fate
+    assert model is None
+    for name, value in shop().old.state_dict().items():
+        assert torch.equal(value, weights[name])
+
+
+def test_the_tolerance_is_what_the_average_may_lose() -> None:
+    (only,), _ = shop().first_of([RUINED], strict=True)
+    assert only.score is not None
+    cost = shop().score.average.value - only.score.average.value
+    assert cost > 0.01
+    for allowed, fine in ((cost - 1e-6, False), (cost, True)):
+        ((again,), _) = replace_tolerance(allowed).first_of([RUINED], strict=True)
+        assert (again.fate != "too costly") is fine
+
+
+def replace_tolerance(tolerance: float) -> Workshop:
+    made = shop()
+    return Workshop(made.old, made.data, made.judge, made.protocol, made.run, tolerance)
+
+
+def test_what_fails_is_a_row_and_the_next_is_run() -> None:
+    (failed, taken), model = shop().first_of([FAILS, GOOD, STILL], strict=False)
+    assert failed.fate == "failed"
+    assert "SELF chooses n examples" in failed.error
+    assert failed.score is None
+    assert taken.fate == "taken"
+    assert model is not None
+    tried, none = shop().first_of([FAILS], strict=False)
+    assert [one.fate for one in tried] == ["failed"]
+    assert none is None
+
+
+def test_a_method_that_was_named_says_what_it_cannot() -> None:
+    with pytest.raises(BadInput, match=r"SELF chooses n examples"):
+        shop().first_of([FAILS], strict=True)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_several_the_best_by_the_criterion_is_kept(turned: bool) -> None:
+    other = Choice("class-balanced-head", "a little", options={"on": "val", "epochs": 1, "batches": 10})
+    choices = [FAILS, other, GOOD, RUINED]
+    tried, model = shop().best_of(choices[::-1] if turned else choices)
+    fate = {one.choice.why.split(":")[0]: one.fate for one in tried}
+    assert fate["cannot"] == "failed"
+    assert fate["ruins it"] == "too costly"
+    (taken,) = [one for one in tried if one.fate == "taken"]
+    (passed,) = [one for one in tried if one.fate == "passed over"]
+    assert taken.score is not None
+    assert passed.score is not None
+    assert taken.score.criterion.value > passed.score.criterion.value
+    assert taken.choice.why.startswith("Of 3 methods that were run it does best")
+    assert model is not None
+    assert shop().judge.score(model, shop().run) == taken.score
+
+
+def test_the_same_again_gives_the_same_weights() -> None:
+    one, two = (shop().first_of([GOOD], strict=True)[1] for _ in range(2))
+    assert one is not None
+    assert two is not None
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, two.state_dict()[name])
+
+
+def test_progress_goes_by_the_name_of_the_method() -> None:
+    told: list[Any] = []
+    made = shop()
+    protocol = replace(made.protocol, progress=lambda *words: told.append(words))
+    Workshop(made.old, made.data, made.judge, protocol, made.run, 0.01).first_of([GOOD], strict=True)
+    assert {stage for stage, *_ in told} == {"class-balanced-head"}

@@ -1,0 +1,99 @@
+"""Tests of the criterion: numbers by hand, groups inferred once from the old model, true groups only beside it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import spurless as sp
+from spurless.core.groups import Groups
+from spurless.core.repairs import Attempt, Choice, Measure, Score
+from spurless.fixing.ranking import Judge, judge_by, ranked
+from spurless.train.config import TrainConfig
+from spurless.train.run import Engine, start
+
+GROUPS = Groups(("no", "yes"), ("left", "right"))
+
+
+def split(y: Tensor, a: Tensor) -> sp.Grouped:
+    return sp.Grouped(torch.zeros(len(y), 1), y, a, GROUPS)
+
+
+Y = torch.tensor([0] * 10 + [1] * 10)
+A = torch.tensor(([0] * 5 + [1] * 5) * 2)
+
+
+def test_numbers_by_hand() -> None:
+    suspected = torch.zeros(20, dtype=torch.bool)
+    suspected[:5] = True
+    pred = Y.clone()
+    pred[:3] = 1  # of the five suspects three are wrong, of the label 7 of 10 are right
+    score = Judge(split(Y, A), suspected).of(pred)
+    assert (score.average.value, score.average.count) == (0.85, 20)
+    assert (score.worst_class.value, score.worst_class.of) == (0.7, "no")
+    assert score.inferred is not None
+    assert (score.inferred.value, score.inferred.of, score.inferred.count) == (0.4, "no, suspected", 5)
+    assert score.worst_group is not None
+    assert (score.worst_group.value, score.worst_group.of) == (0.4, "no, left")
+    assert score.average.low < 0.85 < score.average.high
+
+
+def test_the_true_groups_say_nothing_to_the_criterion() -> None:
+    suspected = torch.arange(20) % 3 == 0
+    pred = torch.where(torch.arange(20) % 4 == 0, 1 - Y, Y)
+    known, mixed, blind = (
+        Judge(part, suspected).of(pred) for part in (split(Y, A), split(Y, 1 - A), split(Y, torch.full((20,), -1)))
+    )
+    assert known.criterion == mixed.criterion == blind.criterion
+    assert blind.worst_group is None
+
+
+def test_few_suspects_of_each_label_are_one_group_and_too_few_are_none() -> None:
+    pred = Y.clone()
+    pred[[0, 10]] = 1 - pred[[0, 10]]
+    suspected = torch.zeros(20, dtype=torch.bool)
+    suspected[[0, 1, 2, 10]] = True
+    assert Judge(split(Y, A), suspected).of(pred).criterion.of == "no"  # four: the worst class
+    suspected[11] = True
+    pooled = Judge(split(Y, A), suspected).of(pred).inferred
+    assert pooled is not None
+    assert (pooled.of, pooled.value, pooled.count) == ("suspected", 0.6, 5)
+    assert Judge(split(Y, A), torch.zeros(20, dtype=torch.bool)).of(pred).inferred is None
+
+
+def test_a_group_of_four_has_no_accuracy() -> None:
+    a = torch.tensor([0] * 4 + [1] * 6 + [0] * 10)
+    pred = Y.clone()
+    pred[0] = 1  # in the group of four
+    pred[4] = 1
+    worst = Judge(split(Y, a), torch.zeros(20, dtype=torch.bool)).of(pred).worst_group
+    assert worst is not None
+    assert (worst.of, worst.count) == ("no, right", 6)
+
+
+def test_the_old_model_suspects_those_that_break_its_shortcut() -> None:
+    data = sp.load("planted", agreement=0.97, n_train=400, n_val=600, n_test=100)
+    train = {"steps": 150, "batch_size": 64, "lr": 0.05}
+    old = sp.fit("erm", sp.build("linear", data), data, train=train, engine=Engine("cpu")).model
+    aligned = (data.val.a == data.val.y).nonzero().flatten()
+    biased = data.val.select(torch.cat([aligned, (data.val.a != data.val.y).nonzero().flatten()[:40]]))
+    judge = judge_by(old, replace(biased, a=torch.full_like(biased.a, -1)), start(Engine("cpu"), 0, TrainConfig()))
+    found = judge.suspected
+    breaks = biased.a != biased.y
+    assert float(breaks[found].double().mean()) > 3 * float(breaks.double().mean())
+
+
+def attempt(name: str, criterion: float | None, average: float = 0.9) -> Attempt:
+    if criterion is None:
+        return Attempt(Choice(name, ""), "failed", 1.0, error="no")
+    worst, mean = (Measure(value, 0.0, 1.0, 10) for value in (criterion, average))
+    return Attempt(Choice(name, ""), "no better", 1.0, Score(mean, worst))
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_the_rank_is_by_criterion_then_average_and_what_failed_is_last(turn: int) -> None:
+    tried = [attempt("a", 0.5), attempt("b", None), attempt("c", 0.7, 0.8), attempt("d", 0.7, 0.9)]
+    turned = tried[turn:] + tried[:turn]
+    assert [one.choice.method for one in ranked(turned)] == ["d", "c", "a", "b"]
+    assert [one.choice.method for one in ranked([attempt("z", 0.0), attempt("b", None)])] == ["z", "b"]
