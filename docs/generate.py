@@ -1,4 +1,4 @@
-"""Write the generated pages: methods, datasets, fidelity, performance; from tables and records and nothing else.
+"""Write the generated pages: methods, datasets, fidelity, detection, performance; from tables and records alone.
 
 Run: python docs/generate.py
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -32,6 +34,7 @@ def pages() -> dict[str, str]:
         "methods.md": methods_page(),
         "datasets.md": datasets_page(),
         "fidelity.md": fidelity_page(RECORDS),
+        "detection.md": detection_page(TIMES / "detection.jsonl"),
         "performance.md": performance_page(TIMES),
     }
 
@@ -153,6 +156,50 @@ def fidelity_page(folder: Path) -> str:
     return _page(parts)
 
 
+def detection_page(path: Path) -> str:
+    """What audits find in models that cheat, and what they flag in those that do not; from one file of records."""
+    script = _script("benchmarks/detection.py")
+    records = read(path) if path.exists() else []
+    parts = [
+        NOTE,
+        "# Detection",
+        "What [an audit](how-to/audit.md) finds where the truth is known. Every problem has a biased form and a clean "
+        "twin, in which the shortcut says nothing about the label; a model is trained on either by ERM, with many "
+        "seeds, and audited on held-out examples, with attributes hidden and with attributes. Nothing on this page is "
+        "typed: it is made of the records in `benchmarks/records/detection.jsonl`.",
+    ]
+    if not records:
+        return _page([*parts, f"This is {UNMEASURED}."])
+    by_problem, by_audit = script.tables(records)
+    paragraphs = (inspect.getdoc(script) or "").split("\n\n")
+    return _page(
+        [
+            *parts,
+            "## By problem",
+            by_problem,
+            "Accuracy is that on the audited examples, in percent, mean over seeds. *Leans* is the verdict: use is "
+            "shown, all questions counted together. *Use flagged*: some audit that can show use is over its own "
+            "level of 5 %, however many were asked. *Named*: of how many models a flagged finding names the shortcut "
+            "that the data were given, and the median place of the first that does so among the flagged ones; an "
+            "audit of attributes cannot but name the attribute, a neuron is right if it tells the attribute better "
+            "than the label, and a region names nothing. *Suspects*: their precision beside the share of all audited "
+            "examples that break the shortcut, and their recall. Shares have 95 % intervals (Wilson).",
+            "## By audit",
+            by_audit,
+            "Over all problems; what an audit flags of clean models is its rate of false alarms. It can be asked only "
+            "where there is something to ask: most look at mistakes, and a model may make too few. Audits that do not "
+            "show use say something true of a clean model too: a class may be hard, and a group.",
+            "## How it was done",
+            *paragraphs[2:],
+            f"{len({(record.cell.rpartition(',')[0], record.seed) for record in records}):,} models, "
+            f"{sum(record.seconds['audit'] for record in records if record.cell.endswith('known')) / 60:,.0f} minutes "
+            f"of audits, on {_several(_machine(record.hardware) for record in records)}, torch "
+            f"{_several(record.versions['torch'] for record in records)}, commit "
+            f"{_several(record.commit or 'unknown' for record in records)}.",
+        ]
+    )
+
+
 def performance_page(folder: Path) -> str:
     """One table per measurement: each way to do the work, and its ratio to the first, from the same run."""
     parts = [
@@ -174,6 +221,8 @@ def performance_page(folder: Path) -> str:
             parts += [f"## {work}", _table(header, rows), _made_by(record, "benchmarks/loop_overhead.py")]
     parts += _image_parts(folder)
     parts += _last_layer_parts(folder)
+    parts += _training_parts(folder)
+    parts += _audit_parts(folder)
     imports = json.loads((folder / "import_time.json").read_text(encoding="utf-8"))
     lines = [(f"`import {name}`", f"{value:.2f}") for name, value in imports["median seconds"].items()]
     parts += ["## Importing", _table(("what", "seconds"), lines), _made_by(imports, "benchmarks/import_time.py")]
@@ -205,6 +254,77 @@ def _last_layer_parts(folder: Path) -> list[str]:
             _made_by(record, "benchmarks/neurontune.py"),
         ]
     return parts
+
+
+def _training_parts(folder: Path) -> list[str]:
+    """Many trainings at once, the mask of DCWP, and the scores of AVP."""
+    parts: list[str] = []
+    for record in _timings(folder, "fleet_*.json"):
+        for work, ways in record["results"].items():
+            first = next(iter(ways.values()))["steps_per_second"]
+            rows = [
+                (way, f"{row['steps_per_second']:,.0f}", f"{row['steps_per_second'] / first:.1f}")
+                for way, row in ways.items()
+            ]
+            header = ("way", "steps per second, of all trainings", f"ratio to {next(iter(ways))}")
+            parts += [f"## Fleet: {work}", _table(header, rows), _made_by(record, "benchmarks/fleet.py")]
+    for record in _timings(folder, "mask_training_*.json"):
+        first = next(iter(record["rates"].values()))
+        rows = [(way, f"{rate:,.0f}", f"{rate / first:.1f}") for way, rate in record["rates"].items()]
+        stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in (record["pipeline"] or {}).items())
+        parts += [
+            "## Learning DCWP's mask, batch 256",
+            _table(("way", "iterations per second", f"ratio to {next(iter(record['rates']))}"), rows),
+            f"The whole of DCWP on Colored MNIST at 1 %: {stages}." if stages else "",
+            _made_by(record, "benchmarks/mask_training.py"),
+        ]
+    for record in _timings(folder, "variability_*.json"):
+        ways, layer = record["results"]["streamed"], record["results"]["naive"]
+        numbers = {
+            way: (
+                f"{row['images']:,.0f}",
+                f"{row['weights'] / 1e6:.1f}",
+                f"{row['seconds']:.1f}",
+                f"{row['peak_mb']:,.0f}",
+            )
+            for way, row in ways.items()
+        }
+        parts += [
+            "## Activation variability of every weight",
+            _table(
+                ("what", "images", "million weights", "seconds", "peak MB"),
+                [(way, *row) for way, row in numbers.items()],
+            ),
+            f"On one layer of {layer['weights']:,} weights and {layer['images']:,} images the closed form is "
+            f"{layer['ratio']:,.0f} times as fast as making every contribution, which would take "
+            f"{layer['naive_network_hours_extrapolated']:,.1f} hours for the whole network (extrapolated).",
+            _made_by(record, "benchmarks/variability.py"),
+        ]
+    return [part for part in parts if part]
+
+
+def _audit_parts(folder: Path) -> list[str]:
+    """An audit of many images: from nothing, once more, broken off and gone on."""
+    parts: list[str] = []
+    for record in _timings(folder, "audit_time_*.json"):
+        settings, results = record["settings"], record["results"]
+        runs = {name: row for name, row in results.items() if isinstance(row, dict)}
+        rows = [(name, f"{row['seconds']:.0f}", f"{row['peak_megabytes']:,}") for name, row in runs.items()]
+        asked = sorted(runs["whole"]["questions"].items(), key=lambda each: -each[1])
+        longest = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in asked[:4])
+        parts += [
+            f"## An audit of {settings['images']:,} images of {settings['size']} pixels, {settings['model']}, "
+            f"{settings['threads']} cores",
+            _table(("run", "seconds", "peak MB"), rows),
+            f"Longest: {longest}. *Broken off* by Ctrl-C with {runs['broken off']['rows_kept']:,} images seen; *gone "
+            "on* is the same command after that.",
+            _made_by(record, "benchmarks/audit_time.py"),
+        ]
+    return parts
+
+
+def _timings(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(pattern))]
 
 
 def _image_parts(folder: Path) -> list[str]:
@@ -297,6 +417,17 @@ def _machine(facts: dict[str, Any]) -> str:
 
 def _several(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
+
+
+def _script(path: str) -> Any:
+    """Import a script of the repository, which is no part of the package."""
+    spec = spec_from_file_location(Path(path).stem, HERE.parent / path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 def _modules() -> list[Any]:

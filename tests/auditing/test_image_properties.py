@@ -172,7 +172,7 @@ def test_what_cannot_be_answered_is_said() -> None:
 
 
 def test_a_property_that_most_images_share_has_no_empty_bin() -> None:
-    column = torch.cat([torch.zeros(60), torch.ones(40)])[:, None]  # the cuts are 0, 0.5 and 1: nothing lies between the first two
+    column = torch.cat([torch.zeros(60), torch.ones(40)])[:, None]  # cut at 0, 0.5 and 1: none from 0 to 0.5
     assert torch.bincount(binned(column).flatten()).tolist() == [60, 40]
 
 

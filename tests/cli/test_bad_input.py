@@ -39,7 +39,7 @@ NEAR = {
     "list": r"No list is called 'method'\. Did you mean 'methods'\?",
     "claim": r"No claim is called 'theory/planted-er'\. Did you mean 'theory/planted-erm'\?",
     "dataset to check": r"'plantd' is no dataset's name.*Did you mean 'planted'\?",
-    "command": r"No such command 'fti'. Did you mean 'fit'\? See: spurless --help",
+    "command": r"No such command 'fti'. Did you mean 'fix', 'fit'\? See: spurless --help",
     "flag": r"No such option: --epoch .*--epochs.* See: spurless fit --help",
 }
 

@@ -84,6 +84,12 @@ def test_what_fails_is_a_row_and_the_next_is_run() -> None:
     assert none is None
 
 
+def test_where_the_first_choice_does_not_help_the_next_is_run() -> None:
+    (still, ruined, taken), model = shop().first_of([STILL, RUINED, GOOD, GOOD], strict=False)
+    assert [one.fate for one in (still, ruined, taken)] == ["no better", "too costly", "taken"]
+    assert model is not None
+
+
 def test_a_method_that_was_named_says_what_it_cannot() -> None:
     with pytest.raises(BadInput, match=r"SELF chooses n examples"):
         shop().first_of([FAILS], strict=True)

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import spurless as sp
+from spurless.core.errors import BadInput
 from spurless.fixing.holding import LEAST, hold_out
+from spurless.methods import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,10 @@ def test_a_class_with_too_few_examples_leaves_validation_whole_and_says_so(data:
     assert held.data is small
     assert "too small to be cut" in held.said
     assert "learn from train alone" in held.said
+    with pytest.raises(BadInput, match=r"dfr learns from validation, which is too small .* got 19\)\. Pass more"):
+        held.check_apart("dfr", METHODS["dfr"].info)
+    held.check_apart("erm", METHODS["erm"].info)
+    hold_out(data, 0).check_apart("dfr", METHODS["dfr"].info)
 
 
 def test_a_class_that_validation_does_not_have_does_not_stand_in_the_way(data: sp.Splits) -> None:

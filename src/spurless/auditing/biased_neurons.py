@@ -59,7 +59,7 @@ from spurless.metrics.spuriousness import Scores, spuriousness
 NAME = "biased-neurons"
 QUESTION = "Is there a neuron that the model follows into mistakes, more than its doubt explains?"
 FLOOR = 0.25
-"""Correlation below which nothing is flagged."""
+"""Correlation that the data must vouch for: the lower end of its interval."""
 LEAST = 2
 """Mistakes and hits of a prediction, or more, for its neurons to be compared."""
 FOLLOWED = 0.1
@@ -114,7 +114,7 @@ def audit_biased_neurons(subject: Subject) -> Finding:
     observed = sign * float(compared.r[label, dim])
     low, high = _interval(subject, label, dim, sign)
     severity = min(1.0, max(0.0, observed)) if p <= subject.level else 0.0
-    flagged = p <= subject.level and severity >= FLOOR
+    flagged = p <= subject.level and low >= FLOOR
     scores = spuriousness(subject.features, subject.y, subject.predicted, subject.logits.shape[1])
     name = label_name(subject, label)
     return Finding(
@@ -128,8 +128,8 @@ def audit_biased_neurons(subject: Subject) -> Finding:
         f"Among equally sure predictions of “{name}”, neuron {dim} speaks {'for' if sign > 0 else 'against'} it and "
         f"is {'more' if sign > 0 else 'less'} active in mistakes, by a correlation of {observed:.2f} (95 % interval "
         f"{low:.2f} to {high:.2f}, of the neuron that was chosen for it); p = {p:.3g} by {subject.permutations} "
-        f"permutations, for {'the strongest neuron' if which == 0 else 'all neurons together'}; flagged from "
-        f"{FLOOR:g}. " + _scored(subject, scores, dim),
+        f"permutations, for {'the strongest neuron' if which == 0 else 'all neurons together'}; flagged where "
+        f"the lower end is {FLOOR:g} or more. " + _scored(subject, scores, dim),
         f"neurontune suppresses neurons like {', '.join(str(dim) for _, dim in strongest)} without any attribute; look "
         "first at the examples that activate them."
         if flagged

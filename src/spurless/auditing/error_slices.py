@@ -57,7 +57,7 @@ from spurless.metrics.intervals import wilson
 NAME = "error-slices"
 QUESTION = "Do mistakes share something that the model sees, or are they just where it is unsure?"
 FLOOR = 0.2
-"""Correlation below which nothing is flagged."""
+"""Correlation that the data must vouch for: the lower end of its interval."""
 FORESEEN = 0.8
 """Quantile of the foreseen excess from which on an example may be in a slice."""
 LEAST = 8
@@ -110,7 +110,7 @@ def audit_error_slices(subject: Subject) -> Finding:
     foreseen = foresight.of(excess)[:, 0]
     low, high = bootstrap(foreseen, excess[:, 0], subject.seeds.generator(NAME, "bootstrap"))
     expected = subject.wrong.double() - excess[:, 0]
-    flagged = p <= subject.level and severity >= FLOOR
+    flagged = p <= subject.level and low >= FLOOR
     slices = _slices(subject, x, foreseen, expected) if flagged else []
     return Finding(
         NAME,
@@ -121,8 +121,8 @@ def audit_error_slices(subject: Subject) -> Finding:
         flagged,
         p,
         f"Among equally sure predictions, features foresee mistakes with a correlation of {observed:.2f} (95 % "
-        f"interval {low:.2f} to {high:.2f}; p = {p:.3g} by {subject.permutations} permutations; flagged from "
-        f"{FLOOR:g}). " + (_described(subject, slices[0]) if flagged else _doubt(subject)),
+        f"interval {low:.2f} to {high:.2f}; p = {p:.3g} by {subject.permutations} permutations; flagged where "
+        f"the lower end is {FLOOR:g} or more). " + (_described(subject, slices[0]) if flagged else _doubt(subject)),
         "Look at these examples for what they share; then neurontune needs no attributes, masktune hides what an image "
         "shows too plainly, and group-dro or dfr help once what they share is labelled."
         if flagged

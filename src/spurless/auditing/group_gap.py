@@ -12,11 +12,12 @@ better of the two in every permutation. The null hypothesis is that, given the l
 with the attribute: attributes are permuted among the examples of each label. Group sizes stay as they are, so that a
 group of three is compared with groups of three.
 
-The group with the largest :math:`|z_g|` is named, with its gap: the accuracy of the examples of that label with the
-value against those without. A value that hurts is named for the harm; a value without which a label is lost (a digit
-that is known in its own colour only) for the help. The severity is the gap that the data vouch for: the lower end of
-its 95 % interval (Newcombe's, of two independent shares), at least 0. So three unlucky examples are no severe gap, and
-the resolution, what one example of the worse side is worth, is told beside it.
+The gap of a group is that between the examples of its label with the value and those without. Named is the one of
+which the data vouch for most, which is not the largest :math:`|z_g|`: of many examples a small gap deviates more than
+a large one of few, and the few are the minority. A value that hurts is named for the harm; a value without which a
+label is lost (a digit that is known in its own colour only) for the help. The severity is the gap that the data vouch
+for: the lower end of its 95 % interval (Newcombe's, of two independent shares), at least 0. So three unlucky examples
+are no severe gap, and the resolution, what one example of the worse side is worth, is told beside it.
 
 It cannot tell why a group fares worse: it may be harder by nature (small birds on water), without any shortcut;
 ``attribute_use`` asks whether the attribute itself moves predictions. The p is that of all groups together: that some
@@ -174,14 +175,18 @@ def _chances(known: Known, cells: _Cells, wrong: Tensor, subject: Subject) -> Te
 
 
 def _largest(known: Known, cells: _Cells, wrong: Tensor) -> Gap:
-    """Return the group that deviates most; of two values that mirror each other, the one that hurts."""
+    """Return the gap of which the data vouch for most; of two values that mirror each other, the one that hurts."""
     k = cells.member[wrong].sum(dim=0)
     z = cells.deviations(k.double())
-    g = int((z.abs() + 1e-6 * (z > 0)).argmax())
-    n, hits = int(cells.size[g]), int(cells.size[g] - k[g])
-    others = int(cells.of_label[g]) - n
+    gaps = [_gap(known, cells, g, int(k[g]), hurts=bool(z[g] > 0)) for g in cells.usable.nonzero().flatten().tolist()]
+    return max(gaps, key=lambda gap: (round(gap.interval[0], 9), gap.hurts, abs(float(z[gap.group]))))
+
+
+def _gap(known: Known, cells: _Cells, g: int, wrong: int, *, hurts: bool) -> Gap:
+    """Return the gap of a group that has so many mistakes."""
+    n = int(cells.size[g])
+    hits, others = n - wrong, int(cells.of_label[g]) - n
     inside, outside = (hits, n), (int(cells.of_label[g] - cells.mistakes[g]) - hits, others)
-    hurts = bool(z[g] > 0)
     return Gap(
         known.groups.labels[int(cells.label[g])],
         known.groups.attributes[g % len(known.groups.attributes)],

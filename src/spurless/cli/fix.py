@@ -30,6 +30,7 @@ from spurless.cli.flags import (
     Precision,
     Quiet,
     Seed,
+    SkipBad,
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
@@ -58,6 +59,7 @@ def fix(
     file: CsvFile = None,
     text: CsvText = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     model: ModelOfWeights = None,
     model_option: ModelOption = [],
     method: Annotated[
@@ -146,7 +148,7 @@ def fix(
     if onnx is not None:
         check_onnx()
     _check_places(weights, [place for place in (out, save, onnx) if place is not None], records)
-    columns = Columns(label, attribute, split, features, file, root, text)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet or json)
     old = open_model(weights, model, pairs(model_option, "--model-option"), splits, seed)
     with progress_bar(quiet or json) as progress:

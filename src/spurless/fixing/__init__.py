@@ -103,6 +103,7 @@ def fix(  # noqa: PLR0913 - a public door
     named = wish.named(here)
     for choice in named:
         check_labels(info_of(choice), LAST, held.data)
+        held.check_apart(choice.method, info_of(choice))
     found = audit or ask(old, held.data, seed=seed, engine=protocol.engine, progress=progress)
     before = evaluate_given("before", old.to("cpu"), held.data, seed=seed, engine=protocol.engine)
     shop = Workshop(old.to("cpu"), held.data, judge_by(old, held.judge, run), protocol, run, tolerance)

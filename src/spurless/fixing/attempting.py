@@ -37,17 +37,18 @@ class Workshop:
         object.__setattr__(self, "score", self.judge.score(self.old, self.run))
 
     def first_of(self, choices: Sequence[Choice], *, strict: bool) -> tuple[list[Attempt], Classifier | None]:
-        """Run the first that can be run, and return the attempts, and its model if that is to be taken.
+        """Run one after another until one is to be taken, and return the attempts, and its model.
 
         Raises:
-            SpurlessError: of the first, where ``strict``.
+            SpurlessError: of the first that cannot be run, where ``strict``.
         """
         tried = []
         for choice in choices:
             attempt, model = self._attempt(choice, strict=strict)
-            tried.append(_taken(attempt) if attempt.fate == "passed over" else attempt)
-            if attempt.fate != "failed":
-                return tried, model if attempt.fate == "passed over" else None
+            good = attempt.fate == "passed over"
+            tried.append(_taken(attempt) if good else attempt)
+            if good:
+                return tried, model
         return tried, None
 
     def best_of(self, choices: Sequence[Choice]) -> tuple[list[Attempt], Classifier | None]:

@@ -66,7 +66,7 @@ def _export(scratch: Path, model: Classifier, example: Input, given: dict[str, T
     try:
         torch.onnx.export(
             model,
-            (example,),
+            (example, {}),  # a dict at the end would be taken for keywords
             scratch,
             input_names=list(given),
             output_names=["logits"],

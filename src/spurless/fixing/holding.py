@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.splitting import stratified
+from spurless.methods.base import Info
 
 LEAST = 20
 """Examples of every class that validation needs to be cut: ten learn and ten judge."""
@@ -39,6 +41,20 @@ class Held:
             f"Validation is too small to be cut (fewer than {LEAST} examples of a class): all of it, "
             f"{len(self.judge):,} examples, judges, and methods learn from train alone. Test decides nothing."
         )
+
+    def check_apart(self, method: str, info: Info) -> None:
+        """Refuse a method that would learn from the examples that judge it.
+
+        Raises:
+            BadInput: validation was too small to be cut, and the method learns from it.
+        """
+        if info.val_labels and not self.cut:
+            raise BadInput(
+                f"{method} learns from validation, which is too small to learn from and to judge by",
+                expected=f"at least {LEAST} examples of every class",
+                got=int(self.judge.class_counts[self.judge.class_counts > 0].min()),
+                do=f"Pass more, or run it without a judge: sp.fit({method!r}, ...).",
+            )
 
 
 def hold_out(data: Splits, seed: int) -> Held:
