@@ -12,13 +12,26 @@ def measure(value: float) -> Measure:
 AVERAGE, CLASS, INFERRED, GROUP = (measure(value) for value in (0.9, 0.8, 0.3, 0.5))
 
 
-def test_the_criterion_never_looks_at_attributes_and_the_aim_does_where_they_are_known() -> None:
+def test_the_criterion_never_looks_at_attributes_and_the_aims_do_where_they_are_known() -> None:
     blind = Score(AVERAGE, CLASS)
-    assert (blind.criterion, blind.aim) == (CLASS, CLASS)
+    assert (blind.criterion, blind.aims) == (CLASS, {"the worst class": CLASS})
     suspected = Score(AVERAGE, CLASS, INFERRED)
-    assert (suspected.criterion, suspected.aim) == (INFERRED, INFERRED)
+    assert suspected.criterion == CLASS
+    assert suspected.aims == {"the worst class": CLASS, "the worst inferred group": INFERRED}
     known = Score(AVERAGE, CLASS, INFERRED, GROUP)
-    assert (known.criterion, known.aim) == (INFERRED, GROUP)
+    assert (known.criterion, known.aims) == (CLASS, {"the worst group": GROUP})
+
+
+def test_what_rises_is_the_aim_that_rises_most() -> None:
+    old = Score(AVERAGE, CLASS, INFERRED)
+    assert Score(AVERAGE, measure(0.85), measure(0.9)).raised_over(old) == "the worst inferred group"
+    assert Score(AVERAGE, measure(0.85), measure(0.1)).raised_over(old) == "the worst class"
+    assert Score(AVERAGE, CLASS, INFERRED).raised_over(old) is None
+    assert Score(measure(0.8), measure(0.85), INFERRED).raised_over(old) is None  # 5 points gained, 10 paid
+    assert Score(measure(0.8), measure(0.95), INFERRED).raised_over(old) == "the worst class"
+    known = Score(AVERAGE, CLASS, INFERRED, GROUP)
+    assert Score(AVERAGE, measure(0.9), measure(0.9), measure(0.4)).raised_over(known) is None
+    assert Score(AVERAGE, measure(0.1), measure(0.1), measure(0.6)).raised_over(known) == "the worst group"
 
 
 def test_the_choice_is_what_was_taken_else_what_came_first_else_nothing() -> None:

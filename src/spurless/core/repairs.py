@@ -58,13 +58,22 @@ class Score:
 
     @property
     def criterion(self) -> Measure:
-        """What repairs are ranked by; no attribute is needed for it."""
-        return self.worst_class if self.inferred is None else self.inferred
+        """What repairs are ranked by: the worst class; no attribute is needed for it."""
+        return self.worst_class
 
     @property
-    def aim(self) -> Measure:
-        """What a repair has to raise: the worst group where attributes are known, the criterion elsewhere."""
-        return self.criterion if self.worst_group is None else self.worst_group
+    def aims(self) -> dict[str, Measure]:
+        """What a repair has to raise, one of these: the worst group where attributes are known; else what stands in."""
+        if self.worst_group is not None:
+            return {"the worst group": self.worst_group}
+        inferred = {} if self.inferred is None else {"the worst inferred group": self.inferred}
+        return {"the worst class": self.worst_class, **inferred}
+
+    def raised_over(self, old: Score) -> str | None:
+        """Return the aim that rose most over another model; None where none did by more than the average fell."""
+        rises = {aim: self.aims[aim].value - before.value for aim, before in old.aims.items() if aim in self.aims}
+        most = max(rises, key=lambda aim: rises[aim])
+        return most if rises[most] > max(0.0, old.average.value - self.average.value) else None
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,14 @@ class Workshop:
         return Attempt(choice, self._fate(score), seconds, score, fitted.record), fitted.model
 
     def _fate(self, score: Score) -> Fate:
-        if score.average.value < self.score.average.value - self.tolerance - ROUNDING:
+        allowed = self.tolerance + ROUNDING
+        if score.average.value < self.score.average.value - allowed:
             return "too costly"
-        return "passed over" if score.aim.value > self.score.aim.value else "no better"
+        if score.raised_over(self.score) is None:
+            return "no better"
+        if score.worst_group is None and score.worst_class.value < self.score.worst_class.value - allowed:
+            return "no better"  # an inferred group that rises at the cost of a class may be made of wrong labels
+        return "passed over"
 
 
 def _taken(attempt: Attempt, why: str = "") -> Attempt:

@@ -1,17 +1,20 @@
 """Ranking: how well a repaired model does on examples that nothing has learnt from, without any attribute.
 
-The average hides what a shortcut does, and groups are what a user without attributes does not have. So groups are
-*inferred*: a label, and whether an example is of the suspected minority of the old model
-(:mod:`spurless.auditing.suspects`). The criterion is the accuracy of the worst of them. They are inferred once, from
-the old model: a method that moved its own suspects could not be compared with another. Where no label has ``LEAST``
-suspects, those of all labels are one group; where all labels together have fewer, the criterion is the worst class.
+The average hides what a shortcut does, and groups are what a user without attributes does not have. Repairs are ranked
+by the accuracy of the *worst class*: of the criteria that need no attribute, the one that Yang et al. 2023 found the
+best for choosing models under subpopulation shift. To be taken, a repair has to raise it, or the worst *inferred*
+group: a label, and whether an example is of the suspected minority of the old model, see
+:mod:`spurless.auditing.suspects`. Groups are inferred once, from the old model: a method that moved its own suspects
+could not be compared with another.
+Where no label has ``LEAST`` suspects, those of all labels are one group; where all labels together have fewer, none is.
+Suspects are chosen for unexpected labels, so that wrong labels are among them, and a method may do well on those and
+nowhere else: the inferred group may let a repair in, but ranks nothing.
 
 Selection must not use the test split, or the number reported there would be that of the luckiest model; nor group
 labels, or a method would only win where they exist. Where they do, the accuracy of the worst true group stands beside
 the criterion, as the oracle. A group of fewer than ``LEAST`` examples has no accuracy worth the name.
 
-The criterion is pessimistic: suspects are chosen for unexpected labels, so that wrong labels are among them. It is for
-comparing models, not for telling how good one is.
+Yang, Zhang, Katabi and Ghassemi, "Change is Hard: A Closer Look at Subpopulation Shift", ICML 2023, arXiv:2302.12254.
 """
 
 from __future__ import annotations

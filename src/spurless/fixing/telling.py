@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spurless.core.findings import Audit
-from spurless.core.repairs import Attempt, Measure, Score
+from spurless.core.repairs import Attempt, Score
 from spurless.fixing.holding import Held
 from spurless.reporting import opinion
 from spurless.reporting.gather import SPELLING
@@ -41,8 +41,9 @@ def tell(
 
 def _repaired(taken: Attempt, judged: tuple[Score, Score]) -> str:
     before, after = judged
-    change = f"{percent(before.aim.value)} to {percent(after.aim.value)}"
-    return f"Repaired by {spelt(taken)}: {_goal(before)} rises from {change}."
+    aim = after.raised_over(before) or next(iter(before.aims))
+    change = f"{percent(before.aims[aim].value)} to {percent(after.aims[aim].value)}"
+    return f"Repaired by {spelt(taken)}: {aim} rises from {change}."
 
 
 def _average(judged: tuple[Score, Score]) -> str:
@@ -60,8 +61,8 @@ def _kept(tried: Sequence[Attempt], before: Score, tolerance: float) -> str:
         return f"The old model is kept: no method could be run. {spelt(tried[0])} says: {tried[0].error}"
     if len(run) > 1:
         return (
-            f"The old model is kept: none of {len(run)} methods raises {_goal(before)} ({percent(before.aim.value)}) "
-            f"at a cost of at most {points(100 * tolerance)} of average accuracy."
+            f"The old model is kept: none of {len(run)} methods raises {_goal(before)} at a cost of at most "
+            f"{points(100 * tolerance)} of average accuracy."
         )
     (only,) = run
     score = only.score or before
@@ -71,23 +72,21 @@ def _kept(tried: Sequence[Attempt], before: Score, tolerance: float) -> str:
             f"The old model is kept: {spelt(only)} costs {points(cost)} of average accuracy on the judging examples, "
             f"and you allow {points(100 * tolerance)}. {MORE}"
         )
-    return (
-        f"The old model is kept: {spelt(only)} does not raise {_goal(before)} "
-        f"({percent(before.aim.value)} to {percent(score.aim.value)}). {MORE}"
+    found = ", ".join(
+        f"{aim} {percent(old.value)} to {percent(score.aims.get(aim, old).value)}" for aim, old in before.aims.items()
     )
+    return f"The old model is kept: {spelt(only)} does not help ({found}). {MORE}"
 
 
 def _ranked_by(tried: Sequence[Attempt], before: Score) -> tuple[str, ...]:
     if len(tried) < 2:
         return ()
-    what = "worst class" if before.inferred is None else "worst inferred group (a label, suspected or not)"
     beside = " The worst true group stands beside it." if before.worst_group is not None else ""
-    return (f"Methods are ranked by the accuracy of the {what} of the judging examples, without attributes.{beside}",)
+    return (f"Methods are ranked by the accuracy of the worst class of the judging examples: no attributes.{beside}",)
 
 
 def _goal(score: Score) -> str:
-    aims: dict[str, Measure | None] = {"the worst group": score.worst_group, "the worst inferred group": score.inferred}
-    return next((words for words, measure in aims.items() if measure is not None), "the worst class")
+    return " or ".join(f"{aim} ({percent(measure.value)})" for aim, measure in score.aims.items())
 
 
 def spelt(attempt: Attempt) -> str:

@@ -119,7 +119,7 @@ def story_of(repair: Repair) -> dict[str, Any]:
         "count": f"{repair.judged[0].average.count:,}",
         "rows": [_row(word, before[word], after.get(word, before[word])) for word in before],
         "tolerance": points(100 * repair.tolerance),
-        "criterion": "Worst class" if repair.judged[0].inferred is None else "Worst inferred group",
+        "criterion": "Worst class",
         "oracle": repair.judged[0].worst_group is not None,
         "tried": [_tried(attempt) for attempt in repair.tried],
     }
