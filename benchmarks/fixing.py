@@ -38,6 +38,7 @@ from spurless.fixing import fix
 from spurless.metrics.intervals import over_seeds
 
 TOLERANCE = 0.05
+COMPARED: str | Sequence[str] = "repairs"
 NEAR = 0.03
 """How far under the best worst group a choice may be to count as near."""
 NAMES = tuple(name for name, problem in PROBLEMS.items() if not problem.probe)
@@ -63,7 +64,7 @@ def run(problem: str, seed: int, place: Place) -> list[Record]:
         shown = data if knowledge == "known" else without_attributes(data)
         settings = {"train": task.row.train, "tolerance": TOLERANCE, "seed": seed, "engine": place.engine}
         chosen = fix(model, shown, **settings)
-        best = fix(model, shown, tries="repairs", audit=chosen.audit_before, **settings)
+        best = fix(model, shown, tries=COMPARED, audit=chosen.audit_before, **settings)
         found += told(problem, knowledge, chosen, best)
     return found
 
