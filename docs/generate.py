@@ -211,7 +211,7 @@ def _repair_parts(path: Path) -> list[str]:
         "## And repaired",
         first,
         script.table(records),
-        "Accuracy of the worst group of test in percent, mean and 95 % interval over seeds. *Best by the criterion*: "
+        "In percent of test, mean and 95 % interval over seeds. *Best by the criterion*: "
         "of all repairs, the one that is first by the worst class of the judging examples. *Best of all* is chosen on "
         "test itself, and so a little too good. *Average*: on test, before and after the automatic choice.",
         *others[1:],

@@ -37,15 +37,15 @@ def weights(here: Path) -> Path:
 def test_a_repair_leaves_weights_a_page_its_twin_and_records(cli: Cli, here: Path, weights: Path) -> None:
     said = cli("fix", weights, *SHORT, "--records", "both.jsonl")
     assert said.status == 0, said.err
-    assert said.out.startswith("Repaired by DFR: the worst group rises from")
+    assert said.out.startswith("Repaired by MaskTune: the worst group rises from")
     assert "Before: This model leans on a shortcut" in said.out
     assert "what decided" in said.out
     assert "worst inferred group" in said.out
     found = json.loads((here / "fixed.json").read_text())
     assert found["fixed"] is True
-    assert "Repaired by DFR" in (here / "fixed.html").read_text()
+    assert "Repaired by MaskTune" in (here / "fixed.html").read_text()
     records = said.records(here / "both.jsonl")
-    assert [record["method"] for record in records] == ["before", "dfr"]
+    assert [record["method"] for record in records] == ["before", "masktune"]
     assert records[1]["metrics"]["worst_group"] > records[0]["metrics"]["worst_group"] + 0.3
     again = cli("eval", "fixed.safetensors", "--device", "cpu", "--json")
     assert json.loads(again.out)["metrics"]["worst_group"] == records[1]["metrics"]["worst_group"]

@@ -36,7 +36,7 @@ def shop(tolerance: float = 0.01) -> Workshop:
 
 def test_a_repair_that_raises_the_worst_group_is_taken() -> None:
     before = shop().score
-    (only,), model = shop().first_of([GOOD], strict=True)
+    (only,), model = shop().best_of([GOOD], strict=True)
     assert only.fate == "taken"
     assert only.score is not None
     assert only.score.worst_group is not None
@@ -50,7 +50,7 @@ def test_a_repair_that_raises_the_worst_group_is_taken() -> None:
 @pytest.mark.parametrize(("choice", "fate"), [(RUINED, "too costly"), (STILL, "no better")])
 def test_one_that_does_not_pay_is_not(choice: Choice, fate: str) -> None:
     weights = {name: value.clone() for name, value in shop().old.state_dict().items()}
-    (only,), model = shop().first_of([choice], strict=True)
+    (only,), model = shop().best_of([choice], strict=True)
     assert only.fate == fate
     assert model is None
     for name, value in shop().old.state_dict().items():
@@ -58,12 +58,12 @@ def test_one_that_does_not_pay_is_not(choice: Choice, fate: str) -> None:
 
 
 def test_the_tolerance_is_what_the_average_may_lose() -> None:
-    (only,), _ = shop().first_of([RUINED], strict=True)
+    (only,), _ = shop().best_of([RUINED], strict=True)
     assert only.score is not None
     cost = shop().score.average.value - only.score.average.value
     assert cost > 0.01
     for allowed, fine in ((cost - 1e-6, False), (cost, True)):
-        ((again,), _) = replace_tolerance(allowed).first_of([RUINED], strict=True)
+        ((again,), _) = replace_tolerance(allowed).best_of([RUINED], strict=True)
         assert (again.fate != "too costly") is fine
 
 
@@ -73,33 +73,35 @@ def replace_tolerance(tolerance: float) -> Workshop:
 
 
 def test_what_fails_is_a_row_and_the_next_is_run() -> None:
-    (failed, taken), model = shop().first_of([FAILS, GOOD, STILL], strict=False)
+    (failed, taken, still), model = shop().best_of([FAILS, GOOD, STILL])
+    assert still.fate == "no better"
     assert failed.fate == "failed"
     assert "SELF chooses n examples" in failed.error
     assert failed.score is None
     assert taken.fate == "taken"
     assert model is not None
-    tried, none = shop().first_of([FAILS], strict=False)
+    tried, none = shop().best_of([FAILS])
     assert [one.fate for one in tried] == ["failed"]
     assert none is None
 
 
-def test_where_the_first_choice_does_not_help_the_next_is_run() -> None:
-    (still, ruined, taken), model = shop().first_of([STILL, RUINED, GOOD, GOOD], strict=False)
-    assert [one.fate for one in (still, ruined, taken)] == ["no better", "too costly", "taken"]
+def test_of_what_fits_the_best_is_taken_and_of_a_tie_the_first() -> None:
+    tried, model = shop().best_of([STILL, RUINED, GOOD, GOOD])
+    assert [one.fate for one in tried] == ["no better", "too costly", "taken", "passed over"]
+    assert tried[2].choice.why == "unlearns it"
     assert model is not None
 
 
 def test_a_method_that_was_named_says_what_it_cannot() -> None:
     with pytest.raises(BadInput, match=r"SELF chooses n examples"):
-        shop().first_of([FAILS], strict=True)
+        shop().best_of([FAILS], strict=True)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_of_several_the_best_by_the_criterion_is_kept(turned: bool) -> None:
     other = Choice("class-balanced-head", "a little", options={"on": "val", "epochs": 1, "batches": 10})
     choices = [FAILS, other, GOOD, RUINED]
-    tried, model = shop().best_of(choices[::-1] if turned else choices)
+    tried, model = shop().best_of(choices[::-1] if turned else choices, blind=True)
     fate = {one.choice.why.split(":")[0]: one.fate for one in tried}
     assert fate["cannot"] == "failed"
     assert fate["ruins it"] == "too costly"
@@ -114,7 +116,7 @@ def test_of_several_the_best_by_the_criterion_is_kept(turned: bool) -> None:
 
 
 def test_the_same_again_gives_the_same_weights() -> None:
-    one, two = (shop().first_of([GOOD], strict=True)[1] for _ in range(2))
+    one, two = (shop().best_of([GOOD], strict=True)[1] for _ in range(2))
     assert one is not None
     assert two is not None
     for name, value in one.state_dict().items():
@@ -125,7 +127,7 @@ def test_progress_goes_by_the_name_of_the_method() -> None:
     told: list[Any] = []
     made = shop()
     protocol = replace(made.protocol, progress=lambda *words: told.append(words))
-    Workshop(made.old, made.data, made.judge, protocol, made.run, 0.01).first_of([GOOD], strict=True)
+    Workshop(made.old, made.data, made.judge, protocol, made.run, 0.01).best_of([GOOD], strict=True)
     assert {stage for stage, *_ in told} == {"class-balanced-head"}
 
 

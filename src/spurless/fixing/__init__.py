@@ -109,7 +109,7 @@ def fix(  # noqa: PLR0913 - a public door
     before = evaluate_given("before", old.to("cpu"), held.data, seed=seed, engine=protocol.engine)
     shop = Workshop(old.to("cpu"), held.data, judge_by(old, held.judge, run), protocol, run, tolerance)
     choices = named or wish.chosen(found, here)
-    tried, new = shop.best_of(choices) if wish.several else shop.first_of(choices, strict=bool(named))
+    tried, new = shop.best_of(choices, blind=wish.several, strict=bool(named) and not wish.several)
     taken = next((attempt for attempt in tried if attempt.fate == "taken"), None)
     after = None if new is None or taken is None else _audited(new, taken, found, audit is not None, held, shop)
     kept = (shop.score, shop.score if taken is None or taken.score is None else taken.score)

@@ -36,36 +36,29 @@ class Workshop:
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", self.judge.score(self.old, self.run))
 
-    def first_of(self, choices: Sequence[Choice], *, strict: bool) -> tuple[list[Attempt], Classifier | None]:
-        """Run one after another until one is to be taken, and return the attempts, and its model.
-
-        Raises:
-            SpurlessError: of the first that cannot be run, where ``strict``.
-        """
-        tried = []
-        for choice in choices:
-            attempt, model = self._attempt(choice, strict=strict)
-            good = attempt.fate == "passed over"
-            tried.append(_taken(attempt) if good else attempt)
-            if good:
-                return tried, model
-        return tried, None
-
-    def best_of(self, choices: Sequence[Choice]) -> tuple[list[Attempt], Classifier | None]:
-        """Run all of them, and return the attempts, and the best model by the criterion, if one is to be taken.
+    def best_of(
+        self, choices: Sequence[Choice], *, blind: bool = False, strict: bool = False
+    ) -> tuple[list[Attempt], Classifier | None]:
+        """Run all of them, and return the attempts, and the best model, if one is to be taken; of a tie, the first.
 
         Of the models only the best so far is held.
+
+        Args:
+            choices: what to run.
+            blind: the best by the criterion, which looks at no attribute; else by what a repair has to raise.
+            strict: raise the error of a method that cannot be run, in the place of a row.
         """
         tried: list[Attempt] = []
         best, kept = -1, None
         for choice in choices:
-            attempt, model = self._attempt(choice, strict=False)
+            attempt, model = self._attempt(choice, strict=strict)
             tried.append(attempt)
-            if attempt.fate == "passed over" and (best < 0 or _worth(attempt) > _worth(tried[best])):
+            if attempt.fate == "passed over" and (best < 0 or _worth(attempt, blind) > _worth(tried[best], blind)):
                 best, kept = len(tried) - 1, model
         if best >= 0:
             run = sum(attempt.fate != "failed" for attempt in tried)
-            tried[best] = _taken(tried[best], f"Of {run} methods that were run it does best without attributes")
+            why = f"Of {run} methods that were run it does best without attributes" if blind else ""
+            tried[best] = _taken(tried[best], why)
         return tried, kept
 
     def _attempt(self, choice: Choice, *, strict: bool) -> tuple[Attempt, Classifier | None]:
@@ -103,9 +96,12 @@ def _taken(attempt: Attempt, why: str = "") -> Attempt:
     return replace(attempt, fate="taken", choice=replace(choice, why=f"{why}: {summary}.") if why else choice)
 
 
-def _worth(attempt: Attempt) -> tuple[float, float]:
+def _worth(attempt: Attempt, blind: bool) -> tuple[float, float]:
     score = attempt.score
-    return (score.criterion.value, score.average.value) if score is not None else (-1.0, -1.0)
+    if score is None:
+        return -1.0, -1.0
+    aim = score.criterion if blind else next(iter(score.aims.values()))
+    return aim.value, score.average.value
 
 
 def _named(progress: Progress | None, name: str) -> Progress | None:

@@ -1,7 +1,8 @@
 """Choosing: from what an audit found, and from which labels there are, to a method, and why in a sentence.
 
 The model is trained already, so methods that repair one come first. Methods that train a whole network are tried where
-the user asks for all; they go on from the weights that they are given. The rules, of which the first that fits counts:
+the user asks for all; they go on from the weights that they are given. The rules, of which those that fit are run
+and the best is taken:
 
 1. The model leans on the attributes that validation has: ``dfr``, for which their groups count alike.
 2. Hiding what the model looks at puts its mistakes right: ``masktune``, which trains it on the rest.
