@@ -331,7 +331,8 @@ def _audit_parts(folder: Path) -> list[str]:
         settings, results = record["settings"], record["results"]
         runs = {name: row for name, row in results.items() if isinstance(row, dict)}
         rows = [(name, f"{row['seconds']:.0f}", f"{row['peak_megabytes']:,}") for name, row in runs.items()]
-        asked = sorted(runs["whole"]["questions"].items(), key=lambda each: -each[1])
+        asked = sorted(runs["whole"]["questions"].items(), key=lambda each: (-each[1], each[0]))
+        asked = [each for each in asked if each[0] != "look"]  # which is to embed
         longest = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in asked[:4])
         parts += [
             f"## An audit of {settings['images']:,} images of {settings['size']} pixels, {settings['model']}, "
