@@ -77,3 +77,10 @@ def test_masks_are_read_from_a_file(cli: Cli, here: Path, weights: Path) -> None
 @pytest.mark.usefixtures("weights")
 def test_bad_words_are_one_line(refused: Refused, words: tuple[str, ...], sentence: str) -> None:
     refused(sentence, "audit", *words, "--quiet", "--device", "cpu")
+
+
+def test_a_folder_as_the_page_is_a_sentence_before_anything_is_opened(cli: Cli, here: Path, weights: Path) -> None:
+    said = cli("audit", weights, "--out", ".")
+    assert said.status == 2
+    assert "this is no ordinary file" in said.err
+    assert not any(path.suffix in (".html", ".json") for path in here.iterdir())

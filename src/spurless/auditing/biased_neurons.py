@@ -85,13 +85,8 @@ class Compared:
         """Return the predictions and neurons with the largest signed z, each neuron once."""
         found: dict[int, int] = {}
         uncompared = (self.z == 0).all(dim=1, keepdim=True)  # a prediction that is never made, for one
-        for place in (
-            (self.sign * self.z)
-            .masked_fill(uncompared, -torch.inf)
-            .flatten()
-            .argsort(descending=True, stable=True)
-            .tolist()
-        ):
+        signed = (self.sign * self.z).masked_fill(uncompared, -torch.inf)
+        for place in signed.flatten().argsort(descending=True, stable=True).tolist():
             label, dim = divmod(place, self.z.shape[1])
             found.setdefault(dim, label)
             if len(found) == count:

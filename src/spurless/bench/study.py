@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from spurless.bench.fitting import Fitted
+from spurless.core.records import Record
 from spurless.core.seeds import Seeds
 from spurless.data import load
 from spurless.data.grouped import Grouped, Splits
@@ -39,6 +40,16 @@ PRUNED: dict[str, Unit] = {"prunability": "kernels", "magnitude_prunability": "w
 """What each number prunes: nodes and kernels (the paper's Table 1 and figure 20), or single weights (figure 21)."""
 
 
+def data_again(record: Record) -> Splits:
+    """Make the data of a run again, by its record."""
+    return load(record.data["name"], **record.data["options"])
+
+
+def device_of(record: Record) -> str:
+    """Return the kind of device that a run had, where there is one here too."""
+    return "cuda" if record.hardware.get("device") == "cuda" and torch.cuda.is_available() else "cpu"
+
+
 def study(fitted: Fitted, data: Splits | None = None) -> dict[str, float]:
     """Return the study's numbers of a run, those of its loss ratio among them where it was watched.
 
@@ -49,9 +60,8 @@ def study(fitted: Fitted, data: Splits | None = None) -> dict[str, float]:
         data: what it was run on; made again by the record where they are not given.
     """
     record = fitted.record
-    data = load(record.data["name"], **record.data["options"]) if data is None else data
-    device = "cuda" if record.hardware.get("device") == "cuda" and torch.cuda.is_available() else "cpu"
-    found = study_metrics(fitted.model, data, record.seed, device=device)
+    data = data_again(record) if data is None else data
+    found = study_metrics(fitted.model, data, record.seed, device=device_of(record))
     watched = fitted.explanation
     return {**found, **(watched.numbers() if isinstance(watched, LossRatios) else {})}
 

@@ -32,7 +32,7 @@ from spurless.cli.flags import (
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.weights import open_model
 from spurless.core.errors import BadInput, UnknownName
-from spurless.core.files import check_writable
+from spurless.core.files import check_file, check_writable
 from spurless.core.options import pairs
 
 if TYPE_CHECKING:
@@ -120,9 +120,10 @@ def audit(
 
     if part not in PARTS:
         raise UnknownName("split", part, PARTS)
-    beside = out.with_suffix(".json")
     for place in filter(None, (out, export)):
+        check_file(place)
         check_writable(place.parent)
+    beside = out.with_suffix(".json")
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet or json)
     asked = open_model(weights, model, pairs(model_option, "--model-option"), splits, seed)

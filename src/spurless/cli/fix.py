@@ -36,7 +36,7 @@ from spurless.cli.flags import (
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.weights import open_model, refuse_selector
 from spurless.core.errors import BadInput
-from spurless.core.files import check_writable
+from spurless.core.files import check_file, check_writable
 from spurless.core.options import pairs
 from spurless.core.records import append
 from spurless.core.repairs import FATES, Measure
@@ -196,8 +196,7 @@ def _tries(words: str | None) -> str | Sequence[str]:
 def _check_places(weights: Path, places: Sequence[Path], records: Path | None) -> None:
     """Refuse places that cannot be written, or that are one, before anything is trained."""
     for place in places:
-        if place.exists() and not place.is_file():
-            raise BadInput("cannot write here: this is no ordinary file", where=place, do="Choose another place.")
+        check_file(place)
     every = [path.resolve() for path in (*places, places[0].with_suffix(".json"), *([records] if records else []))]
     if len(set(every)) < len(every):
         raise BadInput("two outputs have the same place", do="Give each of --out, --save, --onnx, --records its own.")

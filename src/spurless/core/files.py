@@ -17,8 +17,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         BadInput: the place cannot be written, or is not a file (a device or a folder is never replaced).
     """
-    if path.exists() and not path.is_file():
-        raise BadInput("cannot write here: this is no ordinary file", where=path, do="Choose another place.")
+    check_file(path)
     scratch = path.with_name(f".{path.name[:40]}.{uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,6 +32,12 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             scratch.unlink(missing_ok=True)
     with suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
         _sync(path.parent)
+
+
+def check_file(path: Path) -> None:
+    """Refuse a place where something else than a file is: a folder or a device is never replaced."""
+    if path.exists() and not path.is_file():
+        raise BadInput("cannot write here: this is no ordinary file", where=path, do="Choose another place.")
 
 
 def check_writable(folder: Path) -> None:

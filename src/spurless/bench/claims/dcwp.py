@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from spurless.bench.cell import Cell
 from spurless.bench.claims.base import Bar, Claim, percent
 from spurless.bench.fitting import Fitted, evaluate_given
+from spurless.bench.study import data_again, device_of
 from spurless.core.records import Record
-from spurless.data import load
 from spurless.methods.mining import MINING_COLORED_MNIST, How
 from spurless.metrics.shortcut_theory import weight_ratio
 from spurless.train.run import Engine
@@ -231,9 +229,8 @@ def of_the_start(fitted: Fitted) -> Mapping[str, float]:
     if fitted.start is None:
         return {}
     told = fitted.record
-    data = load(told.data["name"], **told.data["options"])
-    device = "cuda" if told.hardware.get("device") == "cuda" and torch.cuda.is_available() else "cpu"
-    found = evaluate_given("erm", fitted.start, data, seed=told.seed, engine=Engine(device)).metrics["unbiased"]
+    engine = Engine(device_of(told))
+    found = evaluate_given("erm", fitted.start, data_again(told), seed=told.seed, engine=engine).metrics["unbiased"]
     return {} if found is None else {"start_unbiased": found}
 
 
