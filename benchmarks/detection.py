@@ -463,6 +463,7 @@ class Seen:
     def row(self, finding: Finding, look: Audit) -> dict[str, Any]:
         """Return what the record says of a finding; what is not so is not said, since lines are many."""
         numbers = {"severity": round(finding.severity, 4), "p": None if finding.p is None else round(finding.p, 4)}
+        numbers |= {"low": round(finding.numbers["low"], 4)} if "low" in finding.numbers else {}
         words = {"flagged": finding.flagged, "proven": finding in look.proven, "use": finding.shows_use}
         named = finding.shortcut if finding.flagged else None
         return {"audit": finding.audit, **numbers, **{word: True for word, so in words.items() if so}} | (

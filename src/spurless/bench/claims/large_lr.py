@@ -99,14 +99,21 @@ RATES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25)
 """The paper gives the ends."""
 EPOCHS = 60
 """A cap; at 500 steps a second 60 epochs take some 75 s."""
+LONG = 150
+"""The cap where pictures of CIFAR-10 must be told apart: at rate 0.001 a tenth of them is learnt by heart."""
 
 
 def _resnet18(dataset: str, data: Mapping[str, Any], method: str = "erm", **train: Any) -> Cell:
     return Cell(dataset, "torchvision:resnet18", method, data, train={**SGD, "epochs": EPOCHS, **train})
 
 
-def _over(rates: tuple[float, ...], dataset: str, data: Mapping[str, Any], method: str = "erm") -> dict[str, Cell]:
-    return {rate(lr): _resnet18(dataset, data, method, lr=lr) for lr in rates}
+def _over(
+    rates: tuple[float, ...], dataset: str, data: Mapping[str, Any], method: str = "erm", **train: Any
+) -> dict[str, Cell]:
+    return {rate(lr): _resnet18(dataset, data, method, lr=lr, **train) for lr in rates}
+
+
+TENTH = {"conflicting": 0.1}
 
 
 WATCHED = _over(RATES, "colored-mnist", COLORED, "watched-erm")
@@ -140,10 +147,8 @@ def _table1(dataset: str, cells: Mapping[str, Cell], paper: tuple[float, float],
 RESNET18 = (
     _table1("colored-mnist", WATCHED, (68.343, 91.543), MNIST),
     _table1("double-mnist", _over((0.001, 0.1), "double-mnist", {"conflicting": 0.025}), (85.44, 95.577), MNIST),
-    _table1("mnist-cifar", _over((0.001, 0.25), "mnist-cifar", {"conflicting": 0.1}), (26.233, 47.513), BOTH),
-    _table1(
-        "corrupted-cifar10", _over((0.001, 0.5), "corrupted-cifar10", {"conflicting": 0.1}), (35.153, 47.795), CIFAR
-    ),
+    _table1("mnist-cifar", _over((0.001, 0.25), "mnist-cifar", TENTH, epochs=LONG), (26.233, 47.513), BOTH),
+    _table1("corrupted-cifar10", _over((0.001, 0.5), "corrupted-cifar10", TENTH, epochs=LONG), (35.153, 47.795), CIFAR),
 )
 
 
