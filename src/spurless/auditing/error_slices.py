@@ -56,7 +56,7 @@ from spurless.metrics.intervals import wilson
 
 NAME = "error-slices"
 QUESTION = "Do mistakes share something that the model sees, or are they just where it is unsure?"
-FLOOR = 0.2
+FLOOR = 0.25
 """Correlation that the data must vouch for: the lower end of its interval."""
 FORESEEN = 0.8
 """Quantile of the foreseen excess from which on an example may be in a slice."""

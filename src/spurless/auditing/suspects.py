@@ -49,7 +49,7 @@ from spurless.metrics.intervals import wilson
 
 NAME = "suspects"
 QUESTION = "Which examples seem to break a shortcut, and do they look alike?"
-FLOOR = 0.2
+FLOOR = 0.25
 """Correlation below which nothing is flagged."""
 PERMUTATIONS = 99
 """At most: every one fits two heads per fold."""
