@@ -272,6 +272,8 @@ class Place:
 @lru_cache(maxsize=1)
 def source(problem: str, twin: str, seed: int, root: str | None) -> Splits:
     """Read the data, or make them."""
+    if root is not None:
+        os.environ["SPURLESS_DATA"] = root  # pretrained weights are looked for there
     row = PROBLEMS[problem]
     options = {**row.options_of(twin), "seed": seed}
     if root is not None and DATASETS[row.dataset].layout is not None:
@@ -287,8 +289,6 @@ def whole(task: Task, place: Place) -> Splits:
 
 def run(task: Task, place: Place) -> list[Record]:
     """Train one model and audit it twice."""
-    if place.root is not None:
-        os.environ["SPURLESS_DATA"] = place.root  # pretrained weights are looked for there
     began = time.perf_counter()
     data = task.row.draw(whole(task, place), task.twin, task.seed)
     model = trained(task, data, place)
