@@ -72,6 +72,18 @@ def test_a_group_of_four_has_no_accuracy() -> None:
     assert (worst.of, worst.count) == ("no, right", 6)
 
 
+def test_small_groups_are_one_together() -> None:
+    a = torch.tensor([0] * 4 + [1] * 6 + [1] * 3 + [0] * 7)
+    pred = Y.clone()
+    pred[[0, 1, 2, 10, 11]] = 1 - pred[[0, 1, 2, 10, 11]]  # three of the four, two of the three
+    pred[4] = 1  # one of the six
+    worst = Judge(split(Y, a), torch.zeros(20, dtype=torch.bool)).of(pred).worst_group
+    assert worst is not None
+    assert (worst.of, worst.count, worst.value) == ("2 small groups", 7, 2 / 7)
+    every = Judge(split(Y[2:18], torch.tensor([0, 1] * 8)), torch.zeros(16, dtype=torch.bool)).of(pred[2:18])
+    assert every.worst_group is None  # all together would be no group, but the average
+
+
 def test_the_old_model_suspects_those_that_break_its_shortcut() -> None:
     data = sp.load("planted", agreement=0.97, n_train=400, n_val=600, n_test=100)
     train = {"steps": 150, "batch_size": 64, "lr": 0.05}

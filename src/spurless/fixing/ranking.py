@@ -12,7 +12,8 @@ nowhere else: the inferred group may let a repair in, but ranks nothing.
 
 Selection must not use the test split, or the number reported there would be that of the luckiest model; nor group
 labels, or a method would only win where they exist. Where they do, the accuracy of the worst true group stands beside
-the criterion, as the oracle. A group of fewer than ``LEAST`` examples has no accuracy worth the name.
+the criterion, as the oracle. A group of fewer than ``LEAST`` examples has no accuracy worth the name; beside larger
+ones such groups are one together, since it is they who break the shortcut.
 
 Yang, Zhang, Katabi and Ghassemi, "Change is Hard: A Closer Look at Subpopulation Shift", ICML 2023, arXiv:2302.12254.
 """
@@ -86,16 +87,19 @@ def _inferred(table: GroupTable) -> Measure | None:
     """Return the worst of the inferred groups, if enough are suspected to make one."""
     correct, count = (part.reshape(-1, len(SUSPECTED)) for part in (table.correct, table.count))
     if bool((count[:, 1] >= LEAST).any()):
-        return _worst(table)
+        return _lowest(table.correct, table.count, table.groups.names, LEAST)
     correct, count = correct.sum(dim=0), count.sum(dim=0)
     return _lowest(correct, count, SUSPECTED) if int(count[1]) >= LEAST else None
 
 
 def _worst(table: GroupTable) -> Measure | None:
-    """Return the worst group that is large enough, if there is one."""
+    """Return the worst group that is large enough, if there is one; beside it, those that are not count as one."""
     if not bool((table.count >= LEAST).any()):
         return None
-    return _lowest(table.correct, table.count, table.groups.names, LEAST)
+    small = (table.count > 0) & (table.count < LEAST)
+    parts = (table.correct, table.count)
+    correct, count = (torch.cat([part, torch.where(small, part, 0).sum()[None]]) for part in parts)
+    return _lowest(correct, count, (*table.groups.names, f"{int(small.sum())} small groups"), LEAST)
 
 
 def _lowest(correct: Tensor, count: Tensor, names: Sequence[str], least: int = 1) -> Measure:
