@@ -6,7 +6,8 @@ Run: python benchmarks/detection.py --root DATA --out benchmarks/records/detecti
 A problem has two twins: in the biased one the shortcut goes with the label in training, in the clean one it does not,
 and all else is the same. ERM is trained on either, and the model is audited twice on held-out examples: with attributes
 hidden, and with attributes. A line of the record is one audit. The last epoch is kept. Lengths of training were chosen
-by the accuracy of clean models, with seeds from 1000 on, which no table uses.
+by the accuracy of clean models, and floors of audits by false alarms, with seeds from 1000 on, which no table uses. Nor
+does any use seeds below 20: on these two floors were seen to be too low.
 
 Nets are small, so that a training takes seconds. A net that makes no mistakes cannot be asked what they share: the
 convolutional nets are nearly perfect on clean digits, so the same digits are given to an MLP too, which is not. Digits
@@ -642,7 +643,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="records are appended here; what is there is not rerun")
     parser.add_argument("--problems", nargs="*", default=tuple(PROBLEMS), choices=tuple(PROBLEMS), metavar="NAME")
     parser.add_argument("--twins", nargs="*", default=TWINS, choices=TWINS)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, default=20, help="the first seed")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--permutations", type=int, default=PERMUTATIONS)
     parser.add_argument("--models", type=Path, help="keep trained models in this folder, and take them from there")

@@ -204,3 +204,78 @@ def test_suspects_of_texts_are_written_out_as_their_tokens_spell_them() -> None:
         assert set(suspect.text.replace(" /", "").split()) <= words
     alone = audit(model, data.val, only=["suspects"], **SHORT)  # a split alone does not say how it is spelt
     assert all(suspect.text is None for suspect in alone.suspects)
+
+
+class Divided(nn.Module):
+    """Divides its logits by a temperature, so that it does not end with its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x)) / 3.0  # type: ignore[no-any-return]  # a module returns Any
+
+
+class HeadFirst(nn.Module):
+    """Adds its head before its body, and has a layer that nobody calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body, self.old = nn.Linear(6, 2), nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).tanh())  # type: ignore[no-any-return]  # a module returns Any
+
+
+def rows(n: int = 90) -> Splits:
+    return sp.from_tensors(torch.randn(n, 4, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 2)
+
+
+def test_a_module_that_does_not_end_with_its_head_is_refused_and_not_split_in_the_wrong_place() -> None:
+    with pytest.raises(BadInput, match=r"Divided does not end with its layer 'head'"):
+        audit(Divided(), rows(), **SHORT)
+    with pytest.raises(BadInput, match=r"Divided does not end with its layer 'head'"):
+        sp.fix(Divided(), rows(), engine=CPU)
+    data, module = rows(), HeadFirst()
+    found = audit(module, data, only=["worst-class"], **SHORT)
+    right = module(data.val.example(len(data.val))).argmax(dim=1) == data.val.y
+    assert found.facts["accuracy"] == pytest.approx(float(right.double().mean()))
+
+
+def test_a_module_that_cannot_take_the_examples_is_one_sentence() -> None:
+    with pytest.raises(BadInput, match=r"Sequential cannot take this input: .*shapes cannot be multiplied"):
+        audit(nn.Sequential(nn.Identity(), nn.Linear(5, 2)), rows(), **SHORT)
+    with pytest.raises(BadInput, match=r"input is float32 and the weights are float16: .*module\.float\(\)"):
+        audit(nn.Sequential(nn.Identity(), nn.Linear(4, 2)).half(), rows(), **SHORT)
+
+
+def test_backgrounds_are_not_swapped_without_masks_and_that_is_said() -> None:
+    with pytest.raises(BadInput, match="swapped-backgrounds needs masks"):
+        audit(nn.Sequential(nn.Identity(), nn.Linear(4, 2)), rows(), only=["swapped-backgrounds"], **SHORT)
+
+
+def test_attributes_that_are_known_of_some_are_asked_about_with_those() -> None:
+    data = rows(300)
+    half = torch.arange(len(data.val)) % 2
+    some = Grouped(data.val.x, data.val.y, torch.where(half == 0, -1, half), Groups(("0", "1"), ("in", "out")))
+    found = audit(nn.Sequential(nn.Identity(), nn.Linear(4, 2)), some, **SHORT)
+    assert {"group-gap", "attribute-use"} <= {finding.audit for finding in found.findings}
+    assert found.facts["attributes"] == ["in", "out"]
+
+
+def test_what_could_not_be_asked_is_called_that() -> None:
+    data = sp.from_tensors(torch.rand(60, 3, 8, 8), torch.arange(60) % 2)
+    right = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    found = audit(right, Grouped(data.val.x, torch.zeros_like(data.val.y), data.val.a, data.val.groups), **SHORT)
+    unasked = {finding.title for finding in found.findings if finding.p is None}
+    assert unasked == {"This could not be asked of these examples"}
+
+
+def test_of_a_model_that_says_one_thing_that_is_said_first() -> None:
+    data, one = rows(300), nn.Sequential(nn.Identity(), nn.Linear(4, 2))
+    nn.init.zeros_(one[1].weight)  # type: ignore[arg-type]  # of a linear layer
+    one[1].bias.data.copy_(torch.tensor([1.0, 0.0]))  # type: ignore[operator]  # likewise
+    with pytest.warns(SpurlessWarning, match=r"says '0' of every example, so it leans on nothing"):
+        found = audit(one, data, only=["worst-class"], **SHORT)
+    assert found.facts["notes"][-1].startswith("The model says '0' of every example")

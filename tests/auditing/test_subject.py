@@ -50,3 +50,25 @@ def test_the_first_rows_are_the_highest_among_the_given() -> None:
     assert rows_first(score, torch.tensor([True, False, True, True])) == (0, 2, 3)
     assert rows_first(score, torch.ones(4, dtype=torch.bool), most=2) == (1, 0)
     assert rows_first(score, torch.zeros(4, dtype=torch.bool)) == ()
+
+
+def test_logits_that_are_no_numbers_are_refused() -> None:
+    broken = model()
+    nn.init.constant_(broken[1].weight, torch.nan)  # type: ignore[index]  # a Sequential
+    with pytest.raises(BadInput, match=r"logits of example 0 are not finite .got \[nan, nan\]"):
+        look(wrap(broken), split([0, 1, 1]), run())
+
+
+def test_one_logit_is_told_what_to_do() -> None:
+    with pytest.raises(BadInput, match="one logit must be given two"):
+        look(wrap(nn.Sequential(nn.Identity(), nn.Linear(2, 1))), split([0, 1, 1]), run())
+
+
+def test_labels_that_only_the_model_knows_have_a_name() -> None:
+    four = nn.Linear(2, 4, bias=False)
+    nn.init.zeros_(four.weight)
+    with torch.no_grad():
+        four.weight[3] = 1.0
+    subject = look(wrap(nn.Sequential(nn.Identity(), four)), split([0, 1, 1]), run())
+    assert [subject.split.groups.labels[i] for i in subject.predicted.tolist()] == ["label 3"] * 3
+    assert subject.split.groups.labels[:2] == ("a", "b")

@@ -56,6 +56,8 @@ def test_the_table_counts_who_is_near_the_best(study: Any, records: list[Record]
         called = study.cell("planted", "hidden", what)
         return replace(records[0], cell=called, seed=seed, method=method, metrics=metrics)
 
+    other = replace(told("try dfr", 5, 0.7, "dfr"), cell=study.cell("planted-weak", "hidden", "try dfr"))
+    kept = [replace(other, cell=study.cell("planted-weak", "hidden", what)) for what in (study.CHOSEN, study.RANKED)]
     made = [
         *(told(study.OLD, seed, 0.4, "before") for seed in (0, 1)),
         told(study.CHOSEN, 0, 0.4, "before"),
@@ -64,8 +66,13 @@ def test_the_table_counts_who_is_near_the_best(study: Any, records: list[Record]
         *(told("try self", seed, 0.6, "self") for seed in (0, 1)),
         told("try dfr", 1, 0.7, "dfr"),
     ]
-    _, _, line = study.table(made).splitlines()
+    _, _, line, total, known = study.table(made).splitlines()
     cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert total == "| all | hidden | 2 models |  |  |  |  |  | 1 of 2 | 1 of 2 |  |"
+    assert "| 0 of 0 | 0 of 0 |" in known
+    old = replace(other, cell=study.cell("planted-weak", "hidden", study.OLD), method="before")
+    more = study.table([*made, old, *kept, other]).splitlines()
+    assert "| 3 models |  |  |  |  |  | 2 of 3 | 2 of 3 |" in more[-2]
     assert cells[:3] == ["`planted`", "hidden", "2"]
     assert cells[3].startswith("40 ")
     assert cells[5] == "none 1, afr 1"

@@ -71,11 +71,19 @@ def test_masks_are_read_from_a_file(cli: Cli, here: Path, weights: Path) -> None
         (("erm.safetensors", "--only", "slices"), "No audit is called 'slices'"),
         (("erm.safetensors", "--level", "5"), "level is a share"),
         (("erm.safetensors", "--masks", "gone.npy"), "no such file of masks"),
+        (("erm.safetensors", "--masks", "none.npy"), r"none\.npy: the masks cannot be read \(expected one array of"),
+        (("erm.safetensors", "--only", "swapped-backgrounds"), "needs masks"),
+        (("nothing.safetensors", "--data", "gone/"), r"nothing\.safetensors: no such file"),
+        (("erm.safetensors", "--out", "page.json"), "two outputs have the same place"),
+        (("erm.safetensors", "--export", "audit.html"), "two outputs have the same place"),
+        (("erm.safetensors", "--export", "audit.json"), "two outputs have the same place"),
+        (("erm.safetensors", "--export", "erm.safetensors"), "old weights would be overwritten"),
         (("erm.safetensors", "--data", "negated-claims"), "small-cnn takes tensors, and this data is .*text"),
     ],
 )
 @pytest.mark.usefixtures("weights")
-def test_bad_words_are_one_line(refused: Refused, words: tuple[str, ...], sentence: str) -> None:
+def test_bad_words_are_one_line(refused: Refused, here: Path, words: tuple[str, ...], sentence: str) -> None:
+    (here / "none.npy").touch()
     refused(sentence, "audit", *words, "--quiet", "--device", "cpu")
 
 

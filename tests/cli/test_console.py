@@ -54,6 +54,21 @@ def test_table_never_breaks_a_name_or_a_number(
     assert lines[2].endswith("123456")
 
 
+def test_numbers_of_a_table_that_does_not_fit_stay_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = ["44.6 ± 68.5", "2.9 ± 37.4", "38.3 ± 21.2", "46.7 ± 127.1"]
+    for columns in ("80", "30"):
+        monkeypatch.setenv("COLUMNS", columns)
+        headings = ("value", "unbiased", "worst group", "average", "validation", "")
+        row = ["schedule=warmup-stable-decay, momentum=0.9", *numbers, "2 diverged, stopped"]
+        console.table("t", headings, [row], right=(1, 2, 3, 4))
+        lines = capsys.readouterr().out.splitlines()
+        assert all(heading in lines[1] for heading in headings)
+        assert all(number in lines[2] for number in numbers)
+        assert "".join(line.split("  ")[0].strip() for line in lines[2:]).replace(" ", "") == row[0].replace(" ", "")
+
+
 def test_fact_is_no_wider_than_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,3 +116,18 @@ def test_a_record_that_abstains_shows_what_is_kept_below_its_groups(capsys: pyte
         "100.0 % 99.2 % 10.0 % 30.0 % [b]dog[/b], in",
         "80.0 % 0.0 % n/a n/a n/a",
     ]
+
+
+def test_places_that_are_one_or_hold_the_weights_are_refused(tmp_path: Path) -> None:
+    weights, page = tmp_path / "w.safetensors", tmp_path / "a.html"
+    console.check_places(weights, [page, tmp_path / "s.csv"], "--out, --export", tmp_path / "r.jsonl")
+    for places in ([page, page], [page, tmp_path / "a.json"], [tmp_path / "a.json"]):
+        with pytest.raises(BadInput, match=r"two outputs have the same place\. Give each of --out, --export its own"):
+            console.check_places(weights, places, "--out, --export")
+    with pytest.raises(BadInput, match="two outputs have the same place"):
+        console.check_places(weights, [page], "--out", page)
+    with pytest.raises(BadInput, match=r"w\.safetensors: the old weights would be overwritten"):
+        console.check_places(weights, [page, weights], "--out, --export")
+    (tmp_path / "b.json").mkdir()
+    with pytest.raises(BadInput, match=r"b\.json: cannot write here"):
+        console.check_places(weights, [tmp_path / "b.html"], "--out")

@@ -68,8 +68,9 @@ def test_where_the_old_model_is_kept_no_weights_are_written_and_the_status_is_0(
 
 
 def test_json_is_all_there_is_on_the_terminal_and_names_are_tried_and_ranked(cli: Cli, weights: Path) -> None:
-    said = cli("fix", weights, *SHORT, "--try", "self,dfr,dcwp", "--json")
+    said = cli("fix", weights, *SHORT, "--try", "self,dfr,self,dcwp", "--json")
     found = json.loads(said.out)
+    assert len(found["tried"]) == 3  # each once
     values = [row["criterion"] for row in found["tried"]]
     assert values[:2] == sorted(values[:2], reverse=True)
     assert values[2] is None
@@ -99,6 +100,7 @@ def test_the_loop_of_a_method_that_trains_the_network_can_be_set(cli: Cli, here:
         (("erm.safetensors", "--method", "dfrr"), "Did you mean 'dfr'"),
         (("erm.safetensors", "--try", "some"), "No method is called 'some'"),
         (("erm.safetensors", "--try", ","), "--try says which methods to run"),
+        (("erm.safetensors", "--try", "repairs,afr"), "--try says which methods to run"),
         (("erm.safetensors", "--try", "all", "--method", "afr"), "method names one, and tries several"),
         (("erm.safetensors", "--tolerance", "5"), "tolerance is a share"),
         (("erm.safetensors", "--train", "lrr=1"), "training loop has no option 'lrr'"),

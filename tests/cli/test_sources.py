@@ -201,3 +201,20 @@ def test_a_csv_of_texts_is_opened_by_its_columns(tmp_path: Path) -> None:
     assert isinstance(splits.train.x, dict)
     with pytest.raises(BadInput, match=r"own texts have no option 'size' \(expected tokenizer or max_length\)"):
         open_data(str(path), {"size": "8"}, Columns(label="kind", text="review"), 0, quiet=True)
+
+
+def test_a_dataset_of_hugging_face_on_disk_is_opened_by_its_folder(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    from PIL import Image
+
+    images = [Image.new("RGB", (8, 8), (i, 0, 0)) for i in range(40)]
+    made = {"image": images, "label": [i % 2 for i in range(40)], "place": [i % 3 for i in range(40)]}
+    table = datasets.Dataset.from_dict(made).cast_column("image", datasets.Image())
+    datasets.DatasetDict({"train": table}).save_to_disk(tmp_path / "set")
+    splits = open_data(str(tmp_path / "set"), {}, Columns(attribute="place"), seed=0, quiet=True)
+    assert len(splits.train) + len(splits.val) + len(splits.test) == 40
+    assert splits.train.has_attributes
+    with pytest.raises(BadInput, match=r"no column is called 'kind'"):
+        open_data(str(tmp_path / "set"), {}, Columns(label="kind"), seed=0, quiet=True)
+    with pytest.raises(BadInput, match=r"set: of a dataset of Hugging Face, images are read"):
+        open_data(str(tmp_path / "set"), {}, Columns(text="review"), seed=0, quiet=True)

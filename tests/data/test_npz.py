@@ -96,7 +96,7 @@ def test_fractions_are_never_taken_for_images(tmp_path: Path) -> None:
     [
         ({"x": X}, r"d.npz: there is no key 'y' \(got x\)"),
         ({"y": Y}, r"there is neither 'x' nor 'x_train' \(got y\)"),
-        ({"images": X}, r"there is neither 'x' nor 'x_train' \(got no key that is known\)"),
+        ({"images": X}, r"there is neither 'x' nor 'x_train' \(got images\)"),
         ({"x": X, "y": Y, "x_test": X}, r"there is 'x' beside keys for splits"),
         ({"x_train": X, "y_train": Y, "x_tset": X}, r"key 'x_tset': the split 'tset' is unknown"),
         ({"x_train": X, "y_train": Y, "x_test": X}, r"there is no key 'y_test'"),

@@ -305,3 +305,24 @@ def test_what_is_no_table_of_texts_is_refused(tmp_path: Path, options: dict[str,
     path = write(tmp_path / "t.csv", "mark,review,source", "1,good,web", "0,bad,print")
     with pytest.raises(BadInput, match=said):
         from_csv(path, label="source", tokenizer="words", **options)
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", ""])
+def test_a_label_that_is_nothing_is_refused_and_an_attribute_is_unknown(tmp_path: Path, word: str) -> None:
+    lines = [f"{i},{'cat' if i % 2 else 'dog'},{'in' if i % 3 else word}" for i in range(40)]
+    data = from_csv(write(tmp_path / "t.csv", "x,y,a", *lines), label="y", attribute="a", features=["x"])
+    assert data.groups.attributes == ("in",)
+    with pytest.raises(BadInput, match=r"t\.csv, row 42: the label is empty"):
+        from_csv(write(tmp_path / "t.csv", "x,y,a", *lines, f"1,{word},in"), label="y", features=["x"])
+
+
+def test_a_column_is_label_or_attribute(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "x,y", *(f"{i},{i % 2}" for i in range(40)))
+    with pytest.raises(BadInput, match=r"t\.csv: the column 'y' is both label and attribute"):
+        from_csv(path, label="y", attribute="y")
+
+
+def test_semicolons_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "x;y", "1;0")
+    with pytest.raises(BadInput, match=r"no column is called 'y'\. .*between semicolons: .*delimiter=';'"):
+        from_csv(path, label="y")

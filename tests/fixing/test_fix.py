@@ -88,6 +88,8 @@ def test_known_attributes_are_used_and_unknown_ones_are_not_needed() -> None:
 
 def test_a_model_that_learnt_from_the_audited_examples_is_flattered_and_says_so() -> None:
     dfr = run(data=digits(), method="dfr")
+    assert dfr.audit_after.facts["examples"] == len(digits().val)  # type: ignore[union-attr]
+    assert without().audit_before.facts["examples"] == len(digits().val)  # asking learns nothing, so all are asked
     assert any("flatters it" in limit for limit in dfr.audit_after.limits)  # type: ignore[union-attr]
     masktune = run(method="masktune", train=TRAIN)  # learns from train
     assert not any("flatters it" in limit for limit in masktune.audit_after.limits)  # type: ignore[union-attr]

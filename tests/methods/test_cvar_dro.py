@@ -124,3 +124,13 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         CVaRDROConfig(form="primal")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"its eta_lr is above 0"):
         CVaRDROConfig(eta_lr=0.0)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.37, 1.0])
+def test_no_allowed_distribution_over_examples_is_worse(alpha: float) -> None:
+    from scipy.optimize import linprog
+
+    losses = torch.rand(13, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    cap = 1 / (alpha * len(losses))
+    worst = linprog(-losses.numpy(), A_eq=[[1.0] * len(losses)], b_eq=[1.0], bounds=[(0.0, cap)] * len(losses))
+    assert float(cvar(losses, alpha)) == pytest.approx(-worst.fun, abs=1e-9)

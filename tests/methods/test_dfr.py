@@ -13,6 +13,7 @@ from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Splits
 from spurless.data.planted import PlantedConfig, planted
+from spurless.data.tensors import from_tensors
 from spurless.methods.dfr import refit
 from spurless.models import Classifier, build
 from spurless.train.run import Engine
@@ -118,3 +119,35 @@ def test_a_head_that_is_not_linear_is_refused() -> None:
     model = Classifier(nn.Linear(2, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), trained=True)
     with pytest.raises(BadInput, match=r"dfr tunes a linear head \(got Sequential\)"):
         fit("dfr", model, DATA, engine=Engine("cpu"))
+
+
+@pytest.mark.parametrize("seen", [(0, 2), (0, 2, 3)])
+def test_classes_that_are_not_there_keep_their_place_and_are_never_predicted(seen: tuple[int, ...]) -> None:
+    generator = Seeds(0).generator("x")
+    features = torch.randn(200, 4, generator=generator)
+    y = torch.tensor(seen)[torch.randint(len(seen), (200,), generator=generator)]
+    features[torch.arange(200), y] += 3
+    weight, bias = refit(features, y, 1.0, 4)
+    scaled = StandardScaler().fit_transform(features.double().numpy())
+    settings = {"solver": "liblinear"} if len(seen) == 2 else {"solver": "saga", "max_iter": 300, "tol": 1e-3}
+    theirs = LogisticRegression(l1_ratio=1.0, C=1.0, random_state=0, **settings).fit(scaled, y.numpy())
+    ours = (features @ weight.T + bias).softmax(dim=1).double()
+    torch.testing.assert_close(ours[:, list(seen)], torch.from_numpy(theirs.predict_proba(scaled)), atol=1e-4, rtol=0)
+    assert ours.sum(dim=0)[[label for label in range(4) if label not in seen]].max() == 0
+
+
+def test_a_class_without_validation_examples_is_warned_of_and_one_class_alone_is_refused() -> None:
+    x, y = torch.randn(120, 4, generator=Seeds(0).generator("x")), torch.tensor([0, 1, 3]).repeat(40)
+    x[torch.arange(120), y] += 5
+    data = from_tensors(x, y, torch.arange(120) // 3 % 2, labels=("a", "b", "never", "d"), attributes=("l", "r"))
+    model = Classifier(nn.Identity(), nn.Linear(4, 4), trained=True)
+    with torch.no_grad():
+        model.head.weight.copy_(torch.eye(4))  # type: ignore[operator]  # a parameter
+    with pytest.warns(SpurlessWarning, match="none is of the class never"):
+        fitted = fit("dfr", model, data, engine=Engine("cpu"), refits=2, strengths=(1.0,))
+    average = fitted.record.metrics["average"]
+    assert average is not None
+    assert average > 0.9  # with a row per class that is there, "d" would be "never"
+    one = Splits(data.train, data.val.select((data.val.y == 0).nonzero().flatten()), data.test)
+    with pytest.raises(BadInput, match="DFR needs examples of two classes at least"):
+        fit("dfr", model, one, engine=Engine("cpu"), refits=1, strengths=(1.0,))

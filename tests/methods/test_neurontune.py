@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
 from spurless.bench.fitting import Fitted, fit
 from spurless.core.errors import BadInput, SpurlessWarning
@@ -332,3 +333,17 @@ def test_the_presets_are_table_10() -> None:
         assert (config.batches, config.batch_size, config.threshold, config.value) == (200, 128, 0.0, 0.0)
         if name in ("waterbirds", "multinli"):
             assert make_method("neurontune", f"{name}-half").config == replace(config, splits="half/half")
+
+
+@pytest.mark.parametrize("rule", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_a_head_whose_weight_is_computed_has_the_logits_that_were_tuned(rule: Any) -> None:
+    linear = rule(nn.Linear(4, 2))
+    head = Suppressing(linear)
+    head.suppress(torch.tensor([False, True, False, True]), 0.0)
+    head.eval()
+    x = torch.randn(6, 4, generator=Seeds(0).generator("x"))
+    folded = head.folded()
+    torch.testing.assert_close(folded(x), head(x))
+    assert (folded.weight[:, [1, 3]] == 0).all()
+    assert parametrize.is_parametrized(linear, "weight")  # the copy alone is plain
+    linear(x)

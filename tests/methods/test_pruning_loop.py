@@ -317,3 +317,16 @@ def test_layers_that_share_a_weight_are_refused() -> None:
     model.head.weight = model.backbone[1].weight  # type: ignore[index]
     with pytest.raises(BadInput, match=r"is shared by several layers"):
         walked(PruningConfig(epochs=1, keep="last"), model)
+
+
+def test_the_lowest_magnitudes_of_all_layers_are_those_of_torch() -> None:
+    import torch.nn.utils.prune
+
+    theirs: Any = torch.nn.utils.prune
+    net: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 12, 3, groups=2), nn.Flatten(), nn.Linear(12, 5))
+    scores = {f"{i}.weight": net[i].weight.detach().abs() for i in (0, 1, 3)}
+    alive = {name: torch.ones_like(score, dtype=torch.bool) for name, score in scores.items()}
+    chosen = lowest(scores, alive, 100, floor=0.0)
+    theirs.global_unstructured([(net[i], "weight") for i in (0, 1, 3)], theirs.L1Unstructured, amount=100)
+    for i in (0, 1, 3):
+        assert set(chosen[f"{i}.weight"].tolist()) == set((net[i].weight_mask == 0).flatten().nonzero()[:, 0].tolist())

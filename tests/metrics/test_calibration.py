@@ -95,3 +95,13 @@ def test_says_what_is_wrong(p: Tensor, message: str) -> None:
 def test_needs_a_bin() -> None:
     with pytest.raises(BadInput, match="bins of at least 1, got 0"):
         expected_calibration_error(confident(1.0), torch.tensor([0]), bins=0)
+
+
+@pytest.mark.parametrize("bins", [7, 10, 15])
+def test_agrees_with_torchmetrics(bins: int) -> None:
+    calibration = pytest.importorskip("torchmetrics.functional.classification")  # it comes with lightning
+    generator = torch.Generator().manual_seed(0)
+    p = (2 * torch.randn(500, 5, generator=generator)).softmax(dim=1)
+    y = torch.randint(5, (500,), generator=generator)
+    theirs = calibration.multiclass_calibration_error(p, y, num_classes=5, n_bins=bins, norm="l1")
+    assert expected_calibration_error(p, y, bins) == pytest.approx(float(theirs), abs=1e-6)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spurless.core.errors import BadInput
-from spurless.metrics.intervals import bootstrap_worst, over_seeds, paired, wilson
+from spurless.metrics.intervals import bootstrap_worst, newcombe, over_seeds, paired, wilson
 
 
 def test_wilson_by_hand() -> None:
@@ -187,3 +187,18 @@ def test_pairs_must_be_pairs() -> None:
         paired([1.0, 2.0], [1.0])
     with pytest.raises(BadInput, match="got 0 and 0 values"):
         paired([], [])
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "low", "high"),
+    [
+        ((9, 10), (3, 10), 0.1705, 0.8090),
+        ((6, 7), (2, 7), 0.0582, 0.8062),
+        ((5, 56), (0, 29), -0.0381, 0.1926),
+        ((0, 10), (0, 20), -0.1611, 0.2775),
+        ((10, 10), (0, 20), 0.6791, 1.0),
+    ],
+)
+def test_newcombe_as_published(one: tuple[int, int], two: tuple[int, int], low: float, high: float) -> None:
+    """Table II of the paper, method 10."""
+    assert newcombe(one, two) == pytest.approx((low, high), abs=6e-5)

@@ -152,3 +152,11 @@ def test_importing_the_table_imports_no_zoo() -> None:
     code = "import sys, spurless.models; print(sorted({'torchvision', 'timm', 'transformers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"
+
+
+def test_whole_numbers_are_refused_before_a_net_meets_them() -> None:
+    from spurless.data import from_tensors
+
+    data = from_tensors(torch.zeros(40, 3, 16, 16, dtype=torch.int64), [0, 1] * 20)
+    with pytest.raises(BadInput, match=r"small-cnn takes fractions, .* \(got int64\)\. Store .* images as uint8"):
+        build("small-cnn", data)

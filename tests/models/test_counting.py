@@ -101,3 +101,15 @@ def test_counting_leaves_the_model_alone_even_when_it_fails() -> None:
     assert model.training
     with pytest.raises(BadInput, match=r"no example to count multiply-adds on"):
         flops(nn.Sequential(nn.Linear(2, 2)), torch.zeros(0, 2))
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "shufflenet_v2_x0_5", "densenet121"])
+def test_published_nets_cost_what_torch_counts(name: str) -> None:
+    """With depthwise convolutions, squeezing and concatenation."""
+    import torchvision
+    from torch.utils.flop_counter import FlopCounterMode
+
+    net, x = torchvision.models.get_model(name, num_classes=3).eval(), torch.zeros(2, 3, 64, 64)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        net(x)
+    assert 2 * len(x) * flops(net, x) == counter.get_total_flops()

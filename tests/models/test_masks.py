@@ -1,6 +1,7 @@
 """Masks: pruned weights stay zero, silent neurons stay silent, and making it permanent changes no logit."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -161,6 +162,7 @@ def test_silence_goes_beneath_a_mask() -> None:
     model = Classifier(nn.Identity(), nn.Linear(2, 2))
     prune(model, {"head.weight": KEEP})
     silence(model, [0])
+    assert is_pruned(model)  # the mask is still there
     make_permanent(model)
     assert (effective(model, "head") != 0).tolist() == [[False, False], [False, True]]
 
@@ -192,3 +194,29 @@ def test_silence_reaches_beneath_a_learned_mask() -> None:
     learn_masks(model, squashed=False)
     silence(model, [0])
     assert (effective(model, "head") != 0).tolist() == [[False, True], [False, True]]
+
+
+@pytest.mark.parametrize(
+    "rule", [parametrizations.weight_norm, parametrizations.spectral_norm, parametrizations.orthogonal]
+)
+def test_silence_reaches_a_weight_that_is_computed_from_others(rule: Any) -> None:
+    model = Classifier(nn.Identity(), rule(nn.Linear(4, 2)))
+    x = torch.randn(6, 4)
+    with torch.no_grad():
+        for parameter in model.parameters():  # a spectral norm has yet to follow, in train mode
+            parameter.copy_(torch.randn(parameter.shape))
+    without = x * torch.tensor([1.0, 0.0, 1.0, 1.0])
+    twin = copy.deepcopy(model)
+    expected = twin.eval()(without)
+    silence(model, [1])
+    assert model.head.training
+    torch.testing.assert_close(model(x), expected)
+    twin(x)  # a copy does not lose its own
+
+
+def test_a_weight_that_two_layers_share_counts_once() -> None:
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    with torch.no_grad():
+        model[0].weight[:2] = 0
+    assert sparsity(model) == 8 / 32

@@ -1,7 +1,9 @@
 """Prunability: whole curves by hand, and the model is left as it was."""
 
+import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -207,3 +209,23 @@ def test_a_weight_that_is_computed_from_others_is_refused(rule: Callable[[nn.Mod
     rule(model[0])
     with pytest.raises(BadInput, match=r"'0.weight' is computed from others"):
         prunability(model, output)
+
+
+@pytest.mark.parametrize("unit", ["weights", "filters"])
+def test_what_is_left_is_what_torch_leaves(unit: Unit) -> None:
+    import torch.nn.utils.prune
+
+    theirs: Any = torch.nn.utils.prune
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 12, 3, groups=2), nn.Flatten(), nn.Linear(48, 20), nn.Linear(20, 4)
+    ).eval()
+    x = torch.randn(5, 3, 6, 6)
+    found = prunability(net, lambda model: float(model(x).double().abs().sum()), unit=unit, kappas=(0.3, 0.5))
+    for kappa, ours in zip(found.kappas, found.accuracies, strict=True):
+        other: Any = copy.deepcopy(net)
+        for layer in (other[2], other[4]):
+            if unit == "weights":
+                theirs.l1_unstructured(layer, "weight", amount=int(kappa * layer.weight.numel() + 1e-9))
+            else:
+                theirs.ln_structured(layer, "weight", amount=int(kappa * len(layer.weight) + 1e-9), n=2, dim=0)
+        assert ours == pytest.approx(other(x).double().abs().sum().item(), rel=1e-5)

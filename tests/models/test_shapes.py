@@ -19,3 +19,9 @@ def test_the_shorter_side_decides() -> None:
 
 def test_flat_size_by_hand() -> None:
     assert (flat_size((3, 4, 5)), flat_size((7,))) == (60, 7)
+
+
+def test_channels_that_come_last_are_told() -> None:
+    with pytest.raises(BadInput, match=r"channels come first, and here they seem to come last .* got \(32, 32, 3\)"):
+        image_shape((32, 32, 3), "small-cnn", smallest=16)
+    assert image_shape((3, 32, 3), "x") == (3, 32, 3)

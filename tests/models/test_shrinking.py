@@ -279,3 +279,23 @@ def test_what_cannot_be_traced_is_returned_as_it_is() -> None:
     assert small.removed == {}
     assert set(small.left_alone) == {"one", "two"}
     assert_same(model, small.model, 2)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1"])
+def test_published_nets_keep_their_logits(name: str) -> None:
+    """Depthwise, split and shuffled, concatenated; filters that are zero at random, norms as if trained."""
+    import torchvision
+
+    net, x = torchvision.models.get_model(name, num_classes=3).eval(), torch.randn(2, 3, 64, 64)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for _, layer in weight_layers(net):
+            layer.weight[torch.rand(len(layer.weight), generator=generator) < 0.4] = 0
+        for part in net.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                for values in (part.weight, part.bias, part.running_mean):
+                    values.normal_(generator=generator)  # type: ignore[union-attr]  # all three are there
+        small = shrink(net, x)
+        torch.testing.assert_close(small.model(x), net(x), rtol=1e-4, atol=1e-4 * float(net(x).abs().max()))
+    assert small.removed
+    assert small.parameters_after < small.parameters_before

@@ -179,3 +179,25 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
     with safe_open(path, framework="pt") as file:
         assert torch.equal(file.get_tensor("head.weight"), old.head.get_parameter("weight"))
+
+
+@pytest.mark.parametrize("around", ["module.", "_orig_mod.", "_orig_mod.module."])
+def test_a_word_around_all_names_is_no_hindrance(tmp_path: Path, around: str) -> None:
+    theirs, x = Own(), torch.randn(6, 4)
+    save_file({f"{around}{name}": value for name, value in theirs.state_dict().items()}, tmp_path / "w.safetensors")
+    model = wrap(Own())
+    load_weights(tmp_path / "w.safetensors", model)
+    assert torch.equal(model(x), theirs(x))
+
+
+def test_how_many_batches_a_norm_has_seen_may_be_missing_and_nothing_else(tmp_path: Path) -> None:
+    theirs, x = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), torch.randn(6, 4)
+    theirs(x)  # moves its mean
+    state = {name: value for name, value in theirs.state_dict().items() if "num_batches" not in name}
+    save_file(state, tmp_path / "w.safetensors")
+    model = wrap(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    load_weights(tmp_path / "w.safetensors", model)
+    assert torch.equal(model.eval()(x), theirs.eval()(x))
+    save_file({name: value for name, value in state.items() if "running" not in name}, tmp_path / "w.safetensors")
+    with pytest.raises(BadInput, match=r"missing backbone\.0\.running_mean, backbone\.0\.running_var\.$"):
+        load_weights(tmp_path / "w.safetensors", model)

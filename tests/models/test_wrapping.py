@@ -221,3 +221,27 @@ def test_a_module_that_cannot_be_copied_is_a_sentence() -> None:
     net.kept = net(torch.randn(1, 4))  # a tensor with a history
     with pytest.raises(BadInput, match="Custom cannot be copied"):
         wrap(net)
+
+
+def test_a_compiled_module_is_taken_as_it_was_before() -> None:
+    module, x = Custom(), torch.randn(5, 4)
+    compiled: Any = torch.compile(module)
+    model = wrap(compiled, example=x)
+    assert torch.equal(model(x), module(x))
+    assert isinstance(model.unwrap(), Custom)
+
+
+def test_a_dict_without_logits_is_told_by_its_keys() -> None:
+    class Odd(Custom):
+        def forward(self, x: Tensor) -> Any:
+            return {"out": super().forward(x)}
+
+    with pytest.raises(BadInput, match=r"returns no logits .*got a dict of out\)"):
+        wrap(Odd(), example=torch.zeros(2, 4))
+
+
+def test_a_classifier_is_verified_where_an_example_is_given() -> None:
+    model = Classifier(nn.Flatten(), nn.Linear(4, 2))
+    assert wrap(model, example=torch.zeros(2, 4)) is model
+    with pytest.raises(BadInput, match="cannot take this input"):
+        wrap(Classifier(nn.Linear(9, 4), nn.Linear(4, 2)), example=torch.zeros(2, 4))

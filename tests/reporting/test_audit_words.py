@@ -74,16 +74,19 @@ def test_luck_among_many_questions_is_said_to_be_that() -> None:
 def test_no_sign_is_no_proof() -> None:
     said = opinion(Audit((QUIET,)))
     assert (said.kind, said.headline) == ("none", "No sign of a shortcut.")
-    assert said.what.startswith("1 question was asked")
+    assert said.what.startswith("1 question about use was asked")
     assert "no proof" in said.sure
-    assert opinion(Audit((QUIET, QUIET))).what.startswith("2 questions were asked")
+    assert opinion(Audit((QUIET, QUIET))).what.startswith("2 questions about use were asked")
 
 
 def test_where_nothing_could_be_asked_there_is_no_good_news() -> None:
     said = opinion(Audit((replace(QUIET, p=None),)))
     assert (said.kind, said.headline) == ("unasked", "This audit cannot tell.")
-    assert said.what == "No question could be answered with these examples."
+    assert said.what == "No question about use could be answered with these examples."
     assert opinion(Audit(())).what == "No question was asked."
+    assert (
+        opinion(Audit((replace(QUIET, shows_use=False),))).kind == "unasked"
+    )  # that a class is no worse clears nobody
 
 
 @pytest.mark.parametrize(

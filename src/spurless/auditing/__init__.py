@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from spurless.auditing import (
@@ -109,8 +110,8 @@ def audit(  # noqa: PLR0913 - a public door
     """
     if not 0 < level < 1 or permutations < 1:
         raise BadInput("the level is a share and permutations a number", got=f"{level}, {permutations}")
-    classifier = wrap(model)
     split, train = _parts(data, part)
+    classifier = wrap(model, example=split.example())
     run = start(engine or Engine(), seed, TrainConfig())
     run.progress = progress
     begin, seconds = time.perf_counter(), {}
@@ -126,6 +127,8 @@ def audit(  # noqa: PLR0913 - a public door
             gallery = suspects_of(subject, suspects.suspicion(subject), pictured, _spelling(data))
         run.tell("audit", len(asked) + 1, len(asked) + 1)
     _warn(findings, permutations, level)
+    for note in _one_answer(subject):
+        warnings.warn(note, SpurlessWarning, stacklevel=2)
     return Audited(
         tuple(sorted(findings, key=_rank)),
         gallery,
@@ -155,6 +158,17 @@ def _warn(findings: Sequence[Finding], permutations: int, level: float) -> None:
         )
 
 
+def _one_answer(subject: Subject) -> tuple[str, ...]:
+    """Say where a model says the same of every example: what is found is then what it does not listen to."""
+    if len(torch.unique(subject.predicted)) > 1 or len(torch.unique(subject.y)) < 2:
+        return ()
+    said = subject.split.groups.labels[int(subject.predicted[0])]
+    return (
+        f"The model says {said!r} of every example, so it leans on nothing that it sees. See whether the weights, the "
+        "order of the classes and the preparation of the inputs are those of its training.",
+    )
+
+
 def _rank(finding: Finding) -> tuple[bool, bool, float]:
     """Put what is flagged first, of that what shows use, and of that the most severe."""
     return not finding.flagged, not finding.shows_use, -finding.severity
@@ -173,11 +187,13 @@ def _asked(subject: Subject, data: Splits | Grouped, only: Sequence[str], masks:
     for name in only:
         if name not in (*AUDITS, swapped_backgrounds.NAME):
             raise UnknownName("audit", name, (*AUDITS, swapped_backgrounds.NAME))
+    if masks is None and swapped_backgrounds.NAME in only:
+        raise BadInput(f"{swapped_backgrounds.NAME} needs masks", do="Pass masks=, on the command line --masks NPY.")
     x: Any = subject.split.x
     texts = isinstance(x, dict)
     have = {
         "labels": True,
-        "attributes": bool(subject.split.groups.attributes) and subject.split.has_attributes,
+        "attributes": _any_attribute(subject.split),
         "images": not texts and len(x[0].shape) == 3,
         "texts": texts,
     }
@@ -194,6 +210,11 @@ def _asked(subject: Subject, data: Splits | Grouped, only: Sequence[str], masks:
     return asked
 
 
+def _any_attribute(split: Grouped) -> bool:
+    """Return whether the attribute of some example is known: questions about it are asked with those."""
+    return bool(split.groups.attributes) and bool(split.groups.known(split.a).any())
+
+
 def _spelling(data: Splits | Grouped) -> tokens.Spell | None:
     return tokens.spelling(data) if isinstance(data, Splits) and isinstance(data.train.x, dict) else None
 
@@ -202,14 +223,15 @@ def _facts(
     subject: Subject, data: Splits | Grouped, part: str, seconds: Mapping[str, float], seed: int
 ) -> dict[str, Any]:
     split = subject.split
+    notes = [*(data.notes if isinstance(data, Splits) else ()), *_one_answer(subject)]
     return {
         "model": subject.model.name,
         "data": data.name if isinstance(data, Splits) else "one split",
         "part": part if isinstance(data, Splits) else "as given",
-        **({"notes": list(data.notes)} if isinstance(data, Splits) and data.notes else {}),
+        **({"notes": notes} if notes else {}),
         "examples": len(split),
         "labels": list(split.groups.labels),
-        "attributes": list(split.groups.attributes) if split.has_attributes else [],
+        "attributes": list(split.groups.attributes) if _any_attribute(split) else [],
         "accuracy": float((~subject.wrong).double().mean()),
         "mistakes": int(subject.wrong.sum()),
         "seed": seed,

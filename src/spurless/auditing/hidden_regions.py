@@ -269,4 +269,12 @@ def _pictures(subject: Subject, found: Looked, rows: tuple[int, ...]) -> tuple[P
 
 
 def _nothing(reason: str) -> Finding:
-    return Finding(NAME, "No region was found", 0.0, False, None, f"Not answered: {reason}.", "Nothing to do.")
+    return Finding(
+        NAME,
+        "This could not be asked of these examples",
+        0.0,
+        False,
+        None,
+        f"Not answered: {reason}.",
+        "Nothing to do.",
+    )

@@ -217,4 +217,4 @@ def _range(values: Tensor) -> str:
 
 
 def _nothing(because: str) -> Finding:
-    return Finding(NAME, "No simple property of the images was found", 0.0, False, None, because, "Nothing to do.")
+    return Finding(NAME, "This could not be asked of these examples", 0.0, False, None, because, "Nothing to do.")

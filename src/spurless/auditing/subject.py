@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -73,17 +73,35 @@ def look(model: Classifier, split: Grouped, run: Run, train: Grouped | None = No
     """Pass the examples through the model once.
 
     Raises:
-        BadInput: the labels are hidden, or a label is none of the model's.
+        BadInput: the labels are hidden, a label is none of the model's, or what the model says is no number.
     """
     y = split.y.cpu()
     if bool((y < 0).any()):
         raise BadInput("the labels of this split are hidden, and an audit asks where the model is wrong")
     if int(y.max()) >= model.n_classes:
         raise BadInput(
-            "a label is none of the model's", expected=f"{model.n_classes} labels", got=len(split.groups.labels)
+            "a label is none of the model's",
+            expected=f"{model.n_classes} labels",
+            got=len(split.groups.labels),
+            do="A model of one logit must be given two: one for each label." if model.n_classes == 1 else "",
         )
     features = features_of(model, split, run)
-    return Subject(model, split, features, logits_of_features(model, features), train, run.seeds.child("audit"))
+    logits = logits_of_features(model, features)
+    if not bool(logits.isfinite().all()):
+        row = int((~logits.isfinite()).any(dim=1).nonzero()[0])
+        raise BadInput(
+            f"the logits of example {row} are not finite",
+            got=logits[row].tolist()[:4],
+            do="The weights of the head are no numbers, or have diverged.",
+        )
+    return Subject(model, _named(split, logits.shape[1]), features, logits, train, run.seeds.child("audit"))
+
+
+def _named(split: Grouped, count: int) -> Grouped:
+    """Return examples that have a name for every label which the model may say; data may lack the last ones."""
+    labels = split.groups.labels
+    more = tuple(f"label {number}" for number in range(len(labels), count))
+    return replace(split, groups=replace(split.groups, labels=(*labels, *more))) if more else split
 
 
 def rows_first(score: Tensor, among: Tensor, most: int = 24) -> tuple[int, ...]:

@@ -231,4 +231,4 @@ def _numbered(number: int) -> str:
 
 
 def _nothing(because: str) -> Finding:
-    return Finding(NAME, "No word was found", 0.0, False, None, because, "Nothing to do.")
+    return Finding(NAME, "This could not be asked of these examples", 0.0, False, None, because, "Nothing to do.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spurless.cli.console import progress_bar
+from spurless.cli.console import check_places, progress_bar
 from spurless.cli.data_facts import PARTS
 from spurless.cli.flags import (
     OUTPUT,
@@ -32,7 +32,6 @@ from spurless.cli.flags import (
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.weights import open_model
 from spurless.core.errors import BadInput, UnknownName
-from spurless.core.files import check_file, check_writable
 from spurless.core.options import pairs
 
 if TYPE_CHECKING:
@@ -115,14 +114,14 @@ def audit(
       spurless audit mine.safetensors --only image-properties --only hidden-regions
     """
     from spurless.auditing import audit as ask
+    from spurless.models.weights import weights_info
     from spurless.reporting import audit_json, write_audit, write_json, write_suspects
     from spurless.train.run import Engine
 
     if part not in PARTS:
         raise UnknownName("split", part, PARTS)
-    for place in filter(None, (out, export)):
-        check_file(place)
-        check_writable(place.parent)
+    weights_info(weights)  # before the data are opened, which may take longer
+    check_places(weights, [out, *([export] if export is not None else [])], "--out, --export")
     beside = out.with_suffix(".json")
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet or json)
@@ -175,7 +174,6 @@ def _masks(path: Path) -> Tensor:
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except FileNotFoundError:
         raise BadInput("no such file of masks", where=path) from None
-    except (ValueError, TypeError, OSError) as error:
-        raise BadInput(
-            f"the masks cannot be read: {error}", where=path, expected="an array of (N, height, width)"
-        ) from None
+    except (ValueError, TypeError, OSError, EOFError):  # what NumPy says of it is about pickles
+        expected = "one array of (N, height, width), as np.save writes it"
+        raise BadInput("the masks cannot be read", where=path, expected=expected) from None

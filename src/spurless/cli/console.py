@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spurless.core.files import check_writable, unwritable
+from spurless.core.errors import BadInput
+from spurless.core.files import check_file, check_writable, unwritable
 from spurless.core.records import Record
+
+NARROW = 8
+"""Letters that a column of text has at least, in a table that hardly fits."""
 
 
 @contextmanager
@@ -53,18 +57,28 @@ def progress_bar(quiet: bool = False) -> Iterator[Any]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Print a table; columns whose numbers are in ``right`` are aligned to the right."""
+    """Print a table; columns whose numbers are in ``right`` are aligned to the right.
+
+    Numbers are never broken, and names, which come first, only where they leave no room. What is still wider than the
+    terminal runs over its edge: cut off, 127.1 would read 12.
+    """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    wide = [max(cell_len(row[number]) for row in (columns, *rows)) for number in range(len(columns))]
+    least = [width if number in right else min(width, NARROW) for number, width in enumerate(wide)]
+    needed = sum(least) + 2 * len(columns)
+    console = Console(width=max(Console().width, needed))
+    whole = wide[0] - least[0] <= console.width - needed
     grid = Table(title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
     for number, column in enumerate(columns):
-        narrow = number == 0 or number in right  # names and numbers are never broken
-        grid.add_column(column, justify="right" if number in right else "left", overflow="fold", no_wrap=narrow)
+        unbroken = number in right or (number == 0 and whole)
+        grid.add_column(column, justify="right" if number in right else "left", overflow="fold", no_wrap=unbroken)
     for row in rows:
         grid.add_row(*(escape(cell) for cell in row))
-    Console().print(grid)
+    console.print(grid)
 
 
 def fact(word: str, text: str) -> None:
@@ -129,6 +143,30 @@ def show_selective(selective: Mapping[str, Any]) -> None:
         ],
         right=(0, 1, 2, 3),
     )
+
+
+def check_places(weights: Path, places: Sequence[Path], flags: str, records: Path | None = None) -> None:
+    """Refuse places that cannot be written, or that are one, before anything is done.
+
+    Args:
+        weights: the file that is read.
+        places: the files that are written whole; the first is a page, which has its twin for machines beside it.
+        flags: what a user says them with.
+        records: a file that is appended to.
+    """
+    for place in places:
+        check_file(place)
+    twin = places[0].with_suffix(".json")
+    check_file(twin)
+    every = [path.resolve() for path in (*places, twin, *([records] if records else []))]
+    if len(set(every)) < len(every):
+        raise BadInput("two outputs have the same place", do=f"Give each of {flags} its own.")
+    if weights.resolve() in every:
+        raise BadInput("the old weights would be overwritten", where=weights, do=f"Choose another place: {flags}.")
+    for place in places:
+        check_writable(place.parent)
+    if records is not None:
+        check_appendable(records)
 
 
 def check_appendable(path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spurless.cli.console import check_appendable, progress_bar, share, table
+from spurless.cli.console import check_places, progress_bar, share, table
 from spurless.cli.flags import (
     METHOD,
     OUTPUT,
@@ -36,7 +36,6 @@ from spurless.cli.flags import (
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.weights import open_model, refuse_selector
 from spurless.core.errors import BadInput
-from spurless.core.files import check_file, check_writable
 from spurless.core.options import pairs
 from spurless.core.records import append
 from spurless.core.repairs import FATES, Measure
@@ -124,12 +123,12 @@ def fix(
 ) -> None:
     """Repair the model in WEIGHTS where it leans on a shortcut, and prove it on held-out data.
 
-    The model is audited on one half of validation, and a method is chosen by what
-    is found and by which labels there are; no attributes are needed. The other half
-    judges: the new model is kept where its worst group is better and its average no
-    worse than --tolerance allows. Else the old one is kept, nothing is saved, and
-    the page says why; the exit status is 0 either way ("fixed" in the JSON tells).
-    The test split is only reported.
+    The model is audited on validation, and a method is chosen by what is found and by
+    which labels there are; no attributes are needed. It may learn from one half of
+    validation. The other half judges: the new model is kept where its worst group is
+    better and its average no worse than --tolerance allows. Else the old one is kept,
+    nothing is saved, and the page says why; the exit status is 0 either way ("fixed"
+    in the JSON tells). The test split is only reported.
 
     Examples:
       spurless fix runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
@@ -147,7 +146,8 @@ def fix(
     refuse_selector(weights)
     if onnx is not None:
         check_onnx()
-    _check_places(weights, [place for place in (out, save, onnx) if place is not None], records)
+    places = [place for place in (out, save, onnx) if place is not None]
+    check_places(weights, places, "--out, --save, --onnx, --records", records)
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet or json)
     old = open_model(weights, model, pairs(model_option, "--model-option"), splits, seed)
@@ -187,25 +187,10 @@ def _tries(words: str | None) -> str | Sequence[str]:
     """Return a set of methods by its name, or the names that stand between commas."""
     if words is None:
         return ()
-    names = [word.strip() for word in words.split(",") if word.strip()]
-    if not names:
+    names = list(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+    if not names or (len(names) > 1 and {*names} & {"repairs", "all"}):
         raise BadInput("--try says which methods to run", expected="repairs, all, or names such as afr,dfr")
     return names[0] if names in (["repairs"], ["all"]) else names
-
-
-def _check_places(weights: Path, places: Sequence[Path], records: Path | None) -> None:
-    """Refuse places that cannot be written, or that are one, before anything is trained."""
-    for place in places:
-        check_file(place)
-    every = [path.resolve() for path in (*places, places[0].with_suffix(".json"), *([records] if records else []))]
-    if len(set(every)) < len(every):
-        raise BadInput("two outputs have the same place", do="Give each of --out, --save, --onnx, --records its own.")
-    if weights.resolve() in every:
-        raise BadInput("the old weights would be overwritten", where=weights, do="Choose another place with --save.")
-    for place in places:
-        check_writable(place.parent)
-    if records is not None:
-        check_appendable(records)
 
 
 def _show(done: Fixed) -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from spurless.models.classifier import Classifier
 
 
+HUGGING_FACE = ("dataset_dict.json", "dataset_info.json")
+"""What lies in a folder that ``save_to_disk`` wrote."""
+
+
 @dataclass(frozen=True)
 class Columns:
     """Which columns of a CSV hold what, where the files of it or of a named dataset lie, and which are left out."""
@@ -125,9 +129,34 @@ def _open_own(source: str, options: Mapping[str, Any], columns: Columns, seed: i
     if kind in (".csv", ".tsv"):
         return _open_csv(path, columns, seed, {**sized, **reading})
     if kind == "folder":
+        if any((path / name).is_file() for name in HUGGING_FACE):
+            return _open_huggingface(path, columns, seed, sized, reading)
         _refuse_columns(replace(columns, skip_bad=False), source)
         return from_folder(path, seed=seed, skip_bad=columns.skip_bad, **sized, **reading)
     return _open_npz(path, columns, seed, sized, reading)
+
+
+def _open_huggingface(
+    path: Path, columns: Columns, seed: int, sized: dict[str, Any], reading: dict[str, Any]
+) -> Splits:
+    """Open a folder that ``save_to_disk`` of Hugging Face's datasets wrote, of images; it knows its own splits."""
+    from spurless.data import from_huggingface
+
+    if columns != Columns(columns.label, columns.attribute, file=columns.file):
+        raise BadInput(
+            "of a dataset of Hugging Face, images are read, by --label, --attribute and --file, its column of images",
+            where=path,
+            do="Save texts as a CSV (dataset.to_csv), and name their column with --text.",
+        )
+    return from_huggingface(
+        path,
+        image=columns.file or "image",
+        label=columns.label or "label",
+        attribute=columns_named(columns.attribute),
+        seed=seed,
+        stream=reading.get("stream"),
+        **sized,
+    )
 
 
 def _open_npz(path: Path, columns: Columns, seed: int, sized: dict[str, Any], reading: dict[str, Any]) -> Splits:

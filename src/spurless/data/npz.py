@@ -89,6 +89,8 @@ def _arrays(path: Path) -> dict[str, Any]:
         for key in archive.files:
             if re.fullmatch(r"split|[xya](_.+)?", key):
                 found[key] = _read(archive, key, path)
+        if not found:
+            raise BadInput("there is neither 'x' nor 'x_train'", where=path, got=", ".join(archive.files) or "no key")
     return found
 
 
@@ -112,7 +114,7 @@ def _joined(arrays: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None, Tens
     """Put the arrays of the splits one after another."""
     names = {number_split(key[2:], f"key {key!r}"): key[2:] for key in arrays if key.startswith("x_")}
     if 0 not in names:
-        raise BadInput("there is neither 'x' nor 'x_train'", got=", ".join(arrays) or "no key that is known")
+        raise BadInput("there is neither 'x' nor 'x_train'", got=", ".join(arrays))
     inputs = [channels_first(tensor(arrays[f"x_{name}"], "inputs")) for name in names.values()]
     kinds = {name: f"{x.dtype} {tuple(x.shape[1:])}" for name, x in zip(names.values(), inputs, strict=True)}
     if len(set(kinds.values())) > 1:

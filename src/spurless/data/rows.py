@@ -40,6 +40,8 @@ class Table:
         if not name or name not in self._place:
             known = [column for column in self.header if column]
             do = f"{did_you_mean(name, known)} Columns: {', '.join(known)}.".strip()
+            if len(known) == 1 and ";" in known[0]:
+                do += " Cells seem to lie between semicolons: save them with commas, or in Python pass delimiter=';'."
             raise BadInput(f"no column is called {name!r}", where=self.path, do=do)
         return self._place[name]
 
@@ -61,6 +63,17 @@ class Table:
         return f"{self.path}, row {number}"
 
 
+def value(cell: str) -> str:
+    """Return what a cell says of a class or an attribute: nothing where a table of numbers has none.
+
+    Example:
+        >>> value(" cat "), value("NaN")
+        ('cat', '')
+    """
+    text = cell.strip()
+    return "" if text in ("nan", "NaN") else intern(text)
+
+
 class Inside:
     """The files under a root, none of which may lie outside it."""
 
@@ -75,7 +88,8 @@ class Inside:
         path = self.root / name
         if not name:
             raise BadInput("the file name is empty", where=where)
-        if Path(name).is_absolute() or Path(os.path.normpath(name)).parts[:1] == ("..",):
+        up = Path(os.path.normpath(name)).parts[:1] == ("..",)
+        if up or not path.is_relative_to(self.root):  # an absolute name may lie under the root
             raise self._leaves(name, where)
         if not missing and not path.is_file():
             raise BadInput(f"no such image file: {path}", where=where)
@@ -88,7 +102,12 @@ class Inside:
         return path
 
     def _leaves(self, name: str, where: object) -> BadInput:
-        return BadInput(f"the path {name!r} leaves its root", where=where, expected=self.root)
+        return BadInput(
+            f"the path {name!r} leaves its root",
+            where=where,
+            expected=self.root,
+            do="Name the folder that holds all images: root= (--root FOLDER).",
+        )
 
 
 def check_repeats(path: Path, files: Sequence[Path], labels: Sequence[str], splits: Sequence[int]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from sys import intern
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Input, Source, Splits, Transform
 from spurless.data.images import ImageFiles, read
 from spurless.data.names import Names
-from spurless.data.rows import Inside, Table, check_repeats, reading
+from spurless.data.rows import Inside, Table, check_repeats, reading, value
 from spurless.data.splitting import assemble, name_groups, name_values, number_split
 from spurless.data.text import choose_tokenizer, tokenise
 from spurless.data.unreadable import HINT, readable
@@ -153,6 +152,8 @@ class _Cells:
 
     def __init__(self, table: Table, label: str, attributes: Sequence[str], split: str | None) -> None:
         self._table, self._label = table, table.column(label)
+        if label in attributes:
+            raise BadInput(f"the column {label!r} is both label and attribute", where=table.path, do="Name another.")
         self._attributes = {name: table.column(name) for name in attributes}
         self._split = None if split is None else table.column(split)
         self._known: dict[str, int] = {}  # a split is understood once, not once per row
@@ -162,18 +163,18 @@ class _Cells:
         self.numbers = array("q")
 
     def add(self, number: int, row: list[str]) -> None:
-        text = row[self._label].strip()
+        text = value(row[self._label])
         if not text:
             raise BadInput("the label is empty", where=self._table.row(number), do="Fill it in, or drop the row.")
-        self.labels.append(intern(text))
+        self.labels.append(text)
         self.numbers.append(number)
         for name, place in self._attributes.items():
-            self.attributes[name].append(intern(row[place].strip()) or None)
+            self.attributes[name].append(value(row[place]) or None)
         if self._split is not None:
-            value = row[self._split]
-            if value not in self._known:
-                self._known[value] = number_split(value, self._table.row(number))
-            self.splits.append(self._known[value])
+            part = row[self._split]
+            if part not in self._known:
+                self._known[part] = number_split(part, self._table.row(number))
+            self.splits.append(self._known[part])
 
     def keep(self, rows: Sequence[int]) -> None:
         """Forget all but some."""
@@ -218,7 +219,7 @@ class _Numbers:
         return BadInput(
             what,
             where=f"{self._table.row(number)}, column {name!r}",
-            do="Mend it, or choose other columns with features= (--features A,B).",
+            do="Mend it, or choose other columns with features= (--features A,B); of texts, text= (--text COLUMN).",
         )
 
 

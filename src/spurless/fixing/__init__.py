@@ -69,7 +69,7 @@ def fix(  # noqa: PLR0913 - a public door
 ) -> Fixed:
     """Repair a trained model that leans on a shortcut, and keep the old one where that does not pay.
 
-    The model is audited on one half of validation, and methods may learn from that half. The other half judges: a new
+    The model is audited on validation, and methods may learn from one half of it. The other half judges: a new
     model is taken where it raises the worst group (the worst class, or the worst *inferred* group, where attributes are
     unknown) and costs no more average accuracy than ``tolerance``. Test is only reported. Where nothing is flagged,
     nothing is done.
@@ -105,13 +105,13 @@ def fix(  # noqa: PLR0913 - a public door
     for choice in named:
         check_labels(info_of(choice), LAST, held.data)
         held.check_apart(choice.method, info_of(choice))
-    found = audit or ask(old, held.data, seed=seed, engine=protocol.engine, progress=progress)
+    found = audit or ask(old, held.whole, seed=seed, engine=protocol.engine, progress=progress)
     before = evaluate_given("before", old.to("cpu"), held.data, seed=seed, engine=protocol.engine)
     shop = Workshop(old.to("cpu"), held.data, judge_by(old, held.judge, run), protocol, run, tolerance)
     choices = named or wish.chosen(found, here)
     tried, new = shop.best_of(choices, blind=wish.several, strict=bool(named) and not wish.several)
     taken = next((attempt for attempt in tried if attempt.fate == "taken"), None)
-    after = None if new is None or taken is None else _audited(new, taken, found, audit is not None, held, shop)
+    after = None if new is None or taken is None else _audited(new, taken, found, held, shop)
     kept = (shop.score, shop.score if taken is None or taken.score is None else taken.score)
     return Fixed(
         fixed=new is not None,
@@ -184,19 +184,18 @@ def _trained(model: nn.Module, data: Splits, tolerance: float) -> Classifier:
         raise BadInput(
             "the tolerance is a share of average accuracy", expected="0 to 1; 0.01 is a point", got=tolerance
         )
-    found = wrap(model)
+    found = wrap(model, example=data.train.example())
     if not found.trained:
         raise BadInput("the model is untrained, so there is nothing to repair", do="Fit 'erm' first, or load weights.")
     return found
 
 
-def _audited(new: Classifier, taken: Attempt, before: Audit, given: bool, held: Held, shop: Workshop) -> Audit:
+def _audited(new: Classifier, taken: Attempt, before: Audit, held: Held, shop: Workshop) -> Audit:
     """Ask the new model the same questions with the same examples."""
-    whole = given and before.facts.get("examples") == len(held.whole.val)
     names = [finding.audit for finding in before.findings if finding.audit != swapped_backgrounds.NAME]
     found = ask(
         new,
-        held.whole if whole else held.data,
+        held.whole,
         only=names,
         seed=shop.run.seeds.seed,
         engine=shop.protocol.engine,

@@ -1,4 +1,4 @@
-"""Holding out: validation is cut in two; one part is audited and learnt from, the other judges."""
+"""Holding out: validation is cut in two; one part is learnt from, the other judges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST = 20
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Splits to audit and to learn from, and examples that nothing has learnt from."""
+    """Splits to learn from, and examples that nothing has learnt from."""
 
     data: Splits
     """``val`` is the part that a method may learn from, where it was cut"""
@@ -27,14 +27,14 @@ class Held:
     cut: bool
     """whether the two are apart; where validation is too small, all of it judges"""
     whole: Splits
-    """as they were given"""
+    """as they were given: what is audited, which learns nothing"""
 
     @property
     def said(self) -> str:
         """How validation is used, in a sentence."""
         if self.cut:
             return (
-                f"Validation is cut in two: {len(self.data.val):,} examples to audit and to learn from, "
+                f"Validation is audited whole, then cut in two: {len(self.data.val):,} examples to learn from, "
                 f"{len(self.judge):,} to judge by. Test decides nothing."
             )
         return (

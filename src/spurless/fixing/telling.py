@@ -12,8 +12,8 @@ from spurless.reporting.gather import SPELLING
 from spurless.reporting.words import percent, points
 
 FLATTERED = (
-    "The new model learnt from these examples, so this audit flatters it; what the judging examples and test say does "
-    "not."
+    "The new model learnt from half of these examples, so this audit flatters it; what the judging examples and test "
+    "say does not."
 )
 NOTHING = "Nothing that a repair could help with is flagged, so nothing was done."
 MORE = "Try several methods and keep the best, or allow a larger cost."

@@ -13,6 +13,7 @@ Deviations:
     * The standardisation is folded into the weights, so that the result is an ordinary linear head. It is that of the
       balanced examples of each refit; the authors' refits share the one of train.
     * The halves have the same share of every group; the authors' are drawn without regard to it.
+    * A class without examples in the validation split is never predicted, and there is a warning.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from spurless.core.seeds import Seeds
 from spurless.data.grouped import Splits
 from spurless.data.loader import subsampled
 from spurless.methods.base import Info
-from spurless.methods.head_tuning import halves, linear_head
+from spurless.methods.head_tuning import check_classes, halves, linear_head
 from spurless.metrics.groupwise import group_table
 from spurless.models.classifier import Classifier
 from spurless.train.embed import features_of
@@ -45,6 +46,8 @@ class DFRConfig:
 
 
 DFR_WATERBIRDS = DFRConfig()
+NEVER = -1e4
+"""The logit of a class that no refit has seen: its best one is minus infinity."""
 
 
 class DFR:
@@ -67,6 +70,7 @@ class DFR:
         """Replace the head of ``model``."""
         val, seeds = data.val, run.seeds.child("dfr")
         linear_head(model, "dfr")
+        check_classes(val, "DFR")
         if int(val.counts[val.counts > 0].min()) < 2:
             raise BadInput(
                 "DFR needs two examples of every group in the validation split",
@@ -109,14 +113,17 @@ class DFR:
 
 
 def refit(features: Tensor, y: Tensor, strength: float, n_classes: int) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of an l1-penalised logistic regression; features are standardised for it, and back."""
+    """Return weight and bias of an l1-penalised logistic regression; features are standardised for it, and back.
+
+    scikit-learn has a row for each class that it saw, here there is one for every class.
+    """
     import sklearn
     from sklearn.linear_model import LogisticRegression
 
     mean, std = features.double().mean(dim=0), features.double().std(dim=0, correction=0)
     std = torch.where(std > 0, std, 1.0)
     scaled = ((features.double() - mean) / std).numpy()
-    binary = n_classes == 2
+    binary = len(torch.unique(y)) == 2
     settings: dict[str, Any] = {"solver": "liblinear"} if binary else {"solver": "saga", "max_iter": 300, "tol": 1e-3}
     renamed = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 8)
     settings |= {"l1_ratio": 1.0} if renamed else {"penalty": "l1"}
@@ -124,5 +131,7 @@ def refit(features: Tensor, y: Tensor, strength: float, n_classes: int) -> tuple
     coefficients, intercept = torch.from_numpy(fitted.coef_), torch.from_numpy(fitted.intercept_)
     if binary:
         coefficients, intercept = torch.cat([-coefficients, coefficients]) / 2, torch.cat([-intercept, intercept]) / 2
-    weight = coefficients / std
-    return weight.float(), (intercept - weight @ mean).float()
+    seen = torch.from_numpy(fitted.classes_)
+    weight = torch.zeros(n_classes, len(std), dtype=torch.double).index_copy(0, seen, coefficients / std)
+    bias = torch.full((n_classes,), NEVER, dtype=torch.double).index_copy(0, seen, intercept - weight[seen] @ mean)
+    return weight.float(), bias.float()

@@ -49,6 +49,7 @@ from spurless.methods.base import Info
 from spurless.methods.head_tuning import check_classes, check_counts, halves, linear_head, settings_of, tune_head
 from spurless.metrics.spuriousness import Neurons, Ranked, Scores, biased, sfit
 from spurless.models.classifier import Classifier
+from spurless.models.masks import make_plain
 from spurless.train.config import Optimiser
 from spurless.train.embed import embedded
 from spurless.train.evaluate import predict
@@ -184,6 +185,7 @@ class Suppressing(nn.Module):
     def folded(self) -> nn.Linear:
         """Return a plain linear layer with the same logits: the factors are in its weights."""
         plain = deepcopy(self.linear)
+        make_plain(plain)
         with torch.no_grad():
             plain.weight *= self.scale
         return plain

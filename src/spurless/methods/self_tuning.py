@@ -33,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import ClassVar, Literal
 
 import torch
@@ -42,7 +41,7 @@ from torch.nn.functional import cross_entropy
 
 from spurless.core.errors import BadInput
 from spurless.data.grouped import Grouped, Splits
-from spurless.data.loader import balanced
+from spurless.data.loader import balanced, in_order
 from spurless.methods.base import Info
 from spurless.methods.head_tuning import (
     check_classes,
@@ -148,7 +147,8 @@ class Self:
         if self.config.disagreement == "dropout":
             return divergence(logits(head, dropped(rows, self.config.dropout, run), run.device), final)
         do = "Give an untrained model, or use disagreement='dropout' or 'mistakes'."
-        early = trained_again("early", data, run, shortened(run.train, len(data.train), self.config.early), do)
+        per_epoch = run.loader(data.train, in_order(len(data.train))).steps()
+        early = trained_again("early", data, run, shortened(run.train, per_epoch, self.config.early), do)
         return divergence(logits(early, data.val.select(half), run.device, run.workers), final)
 
 
@@ -171,7 +171,7 @@ def dropped(rows: Grouped, share: float, run: Run) -> Grouped:
     return replace(rows, x=x * kept / (1 - share))
 
 
-def shortened(train: TrainConfig, n: int, share: float) -> TrainConfig:
-    """Return the settings of the first part of a training on n examples."""
-    total = train.steps or train.epochs * ceil(n / train.batch_size)
+def shortened(train: TrainConfig, per_epoch: int, share: float) -> TrainConfig:
+    """Return the settings of the first part of a training, by how many steps an epoch has."""
+    total = train.steps or train.epochs * per_epoch
     return replace(train, steps=max(1, round(share * total)))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from spurless.core.errors import BadInput, SpurlessError, UnknownName
 from spurless.core.options import configure
@@ -199,6 +200,12 @@ def _shape(row: Architecture, example: Input) -> Shape:
                 do="Use token-mean or transformers:NAME, or wrap a transformers model: "
                 "wrap(AutoModelForSequenceClassification.from_pretrained(...)).",
             )
+        if not row.own and not example.is_floating_point():
+            raise BadInput(
+                f"{row.name} takes fractions, and these inputs are whole numbers",
+                got=str(example.dtype).removeprefix("torch."),
+                do="Store numbers as float32, and images as uint8.",
+            )
         return tuple(example.shape[1:])
     if not isinstance(example, dict) or not {"input_ids", "attention_mask"} <= example.keys():
         raise BadInput(
@@ -212,11 +219,11 @@ def _shape(row: Architecture, example: Input) -> Shape:
 
 def _example(row: Architecture, data: Data | None, shape: Shape) -> Input:
     """Return an input to try a model on: of text a real one, since token ids must be in its vocabulary."""
+    example = None if data is None else data.train.example(2)
     if not row.text:
-        return torch.zeros(1, *shape)
+        return torch.zeros(1, *shape, dtype=example.dtype if isinstance(example, Tensor) else None)
     if len(shape) != 1:
         raise BadInput(f"{row.name} takes text", expected="an input shape such as (128,), its tokens", got=shape)
-    example = None if data is None else data.train.example(2)
     if isinstance(example, dict) and tuple(example["input_ids"].shape[1:]) == shape:
         return example
     return {

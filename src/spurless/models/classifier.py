@@ -85,11 +85,11 @@ class Classifier(nn.Module):
             BadInput: the shapes are wrong, or something in a wrapped module comes after its head.
         """
         n = len(next(iter(x.values()))) if isinstance(x, dict) else len(x)
-        x = _beside(x, next(self.parameters(), None))
+        x = beside(x, next(self.parameters(), None))
         with evaluating(self), torch.no_grad():
             if head_places(self.backbone):
                 self._verify_place(x)
-            features = self.features(x)
+            features = self._tried(x)
             if features.dim() != 2 or len(features) != n:
                 raise BadInput(
                     f"the features of {self.name} have the wrong shape",
@@ -120,12 +120,10 @@ class Classifier(nn.Module):
         probe = _random_linear(place.in_features, place.out_features, anchor)
         place_head(self.backbone, probe)
         try:
-            whole = self.features(x)
+            whole = self._tried(x)
             for parameter in probe.parameters():
                 parameter.neg_()
-            opposite = self.features(x)
-        except Exception as error:
-            raise BadInput(f"{self.name} cannot take this input: {first_line(error)}") from error
+            opposite = self._tried(x)
         finally:
             _swap(self.backbone, probe, place)
         try:
@@ -143,6 +141,16 @@ class Classifier(nn.Module):
                 "computes (a softmax after it, or another branch)",
                 do=self._other_heads(),
             )
+
+    def _tried(self, x: Input) -> Tensor:
+        """Return the features; an input that will not do is a sentence."""
+        try:
+            return self.features(x)
+        except BadInput:
+            raise
+        except Exception as error:  # a user's backbone may raise anything
+            what = f"{self.name} cannot take this input: {first_line(error)}"
+            raise BadInput(what, do=mismatch(x, next(self.parameters(), None))) from error
 
     def _other_heads(self) -> str:
         names = [name for name in linear_layers(self.backbone) if name != self.head_path]
@@ -202,12 +210,14 @@ def plain(output: Any) -> Tensor:
         if hasattr(output, "logits"):  # transformers, and torchvision's nets with auxiliary heads
             output = output.logits
         elif isinstance(output, dict):
-            output = output.get("logits")
+            output = output.get("logits", output)
         elif isinstance(output, tuple | list) and output:
             output = output[0]
     if not isinstance(output, Tensor):
         raise BadInput(
-            "the module returns no logits", expected="a tensor, or an output with .logits", got=type(output).__name__
+            "the module returns no logits",
+            expected="a tensor, or an output with .logits",
+            got=f"a dict of {', '.join(map(str, output))}" if isinstance(output, dict) else type(output).__name__,
         )
     return output
 
@@ -237,11 +247,31 @@ def _random_linear(n_in: int, n_out: int, like: Tensor) -> nn.Linear:
     return layer
 
 
-def _beside(x: Input, weight: Tensor | None) -> Input:
+def beside(x: Input, weight: Tensor | None) -> Input:
     """Return inputs on the device of a weight."""
     if weight is None:
         return x
     return {k: v.to(weight.device) for k, v in x.items()} if isinstance(x, dict) else x.to(weight.device)
+
+
+def mismatch(x: Input, weight: Tensor | None) -> str:
+    """Say what to do where inputs and weights are numbers of different kinds, which is what torch says least plainly.
+
+    Example:
+        >>> mismatch(torch.zeros(2), torch.zeros(2, dtype=torch.float16))
+        'The input is float32 and the weights are float16: turn the model into float32 first, module.float().'
+        >>> mismatch(torch.zeros(2), torch.zeros(2))
+        ''
+    """
+    if weight is None or isinstance(x, dict) or x.dtype == weight.dtype:
+        return ""
+    given, own = (str(kind).removeprefix("torch.") for kind in (x.dtype, weight.dtype))
+    remedy = (
+        "turn the model into float32 first, module.float()."
+        if x.is_floating_point()
+        else "store numbers as float32, and images as uint8."
+    )
+    return f"The input is {given} and the weights are {own}: {remedy}"
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,8 @@ class LearnedMask(nn.Module):
 
     Tensor operations on the weight's device alone, so that a training step may be captured as a graph.
     """
+
+    entrywise: ClassVar[bool] = True
 
     def __init__(self, like: Tensor, init: float, tau: float, squashed: bool) -> None:
         super().__init__()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spurless.core.errors import BadInput, did_you_mean
-from spurless.models.classifier import Classifier
+from spurless.models.classifier import Classifier, evaluating
 
 
 class WeightMask(nn.Module):
     """A fixed multiplicative mask: a pruned weight acts as zero and has no gradient, whatever lies beneath."""
 
     keep: Tensor
+    entrywise: ClassVar[bool] = True  # a zero beneath is a zero above, and moves nothing else
 
     def __init__(self, keep: Tensor) -> None:
         super().__init__()
@@ -102,17 +103,18 @@ def weight_masks(model: nn.Module, fill: bool = True) -> dict[str, Tensor]:
 def sparsity(model: nn.Module) -> float:
     """Return the share of zeros among convolution and linear weights; biases and norms do not count.
 
-    Weights that only ever meet padding count like all others.
+    Weights that only ever meet padding count like all others, and one that several layers share counts once.
     """
-    zeros = total = 0
-    for _, layer in weight_layers(model):
-        zeros += int((layer.weight == 0).sum())
-        total += layer.weight.numel()
-    return zeros / total if total else 0.0
+    weights = [layer.weight for _, layer in weight_layers(model)]
+    own = {id(weight): weight for weight in weights}.values()
+    total = sum(weight.numel() for weight in own)
+    return sum(int((weight == 0).sum()) for weight in own) / total if total else 0.0
 
 
 def silence(model: Classifier, dims: Tensor | Sequence[int]) -> None:
     """Zero the head's columns of some features, in place: the model then answers as if these were always 0.
+
+    A weight that is computed from others, as by a weight norm, is a plain one afterwards.
 
     Args:
         model: a classifier with a linear head.
@@ -132,7 +134,8 @@ def silence(model: Classifier, dims: Tensor | Sequence[int]) -> None:
     if len(wrong):
         raise BadInput(f"{model.name} has no feature {int(wrong[0])}", expected=f"0 to {d - 1}")
     head: Any = model.head
-    masked = parametrize.is_parametrized(head, "weight") and head.parametrizations.weight.is_tensor
+    make_plain(head)
+    masked = parametrize.is_parametrized(head, "weight")
     weight: Tensor = head.parametrizations.weight.original if masked else head.weight
     with torch.no_grad():
         weight[:, index.to(weight.device)] = 0
@@ -151,6 +154,21 @@ def mask_of(layer: nn.Module) -> WeightMask | None:
         return None
     first = layer.parametrizations["weight"][0]  # type: ignore[index]  # a ModuleDict, once parametrized
     return first if isinstance(first, WeightMask) else None
+
+
+def make_plain(layer: nn.Module) -> None:
+    """Take a parametrization other than a mask off a layer's weight, in place; the weight is then what it computed.
+
+    A zero that is written beneath a mask stays one; beneath a weight norm or a spectral norm other weights would move.
+    """
+    if not parametrize.is_parametrized(layer, "weight"):
+        return
+    steps: Any = layer.parametrizations["weight"]  # type: ignore[index]  # a ModuleDict, once parametrized
+    if all(getattr(step, "entrywise", False) for step in steps):
+        return
+    own_class(layer)
+    with evaluating(layer):  # in train mode a spectral norm moves on whenever it is read
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
 
 def own_class(layer: nn.Module) -> None:

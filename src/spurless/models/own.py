@@ -175,8 +175,6 @@ def _made(factory: Callable[..., Any], name: str, known: dict[str, Any]) -> nn.M
 def _wrapped(module: nn.Module, name: str, config: OwnConfig, example: Input | None) -> Classifier:
     try:
         model = wrap(module, config.head, example=example, trained=config.trained)
-        if model is module and example is not None:  # it was a classifier already, which is taken as it is
-            model.verify(example)
     except BadInput as error:
         raise BadInput(str(error).removesuffix("."), where=name) from error
     except Exception as error:  # a user's backbone may raise anything

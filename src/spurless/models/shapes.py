@@ -25,6 +25,13 @@ def image_shape(shape: Shape, owner: str, smallest: int = 1) -> tuple[int, int, 
             f"{owner} takes images", expected="an input of shape (channels, height, width)", got=shape, do="Use mlp."
         )
     channels, height, width = shape
+    if channels > 4 and width in (1, 3, 4):
+        raise BadInput(
+            f"{owner} takes images whose channels come first, and here they seem to come last",
+            expected="an input of shape (channels, height, width)",
+            got=shape,
+            do="Turn them: x.transpose(0, 3, 1, 2).",
+        )
     if min(height, width) < smallest:
         raise BadInput(
             f"the input is too small for {owner}",

@@ -17,6 +17,8 @@ from spurless.core.files import replace_file
 from spurless.models.classifier import Classifier, head_places
 from spurless.models.masks import is_pruned, make_permanent
 
+BATCHES = ".num_batches_tracked"
+
 
 def save_weights(path: Path | str, model: Classifier) -> None:
     """Write a model's weights, replacing the file in one step; pruned weights are written as zeros.
@@ -53,7 +55,9 @@ def save_weights(path: Path | str, model: Classifier) -> None:
 def load_weights(path: Path | str, model: Classifier) -> None:
     """Read weights into a model, in place; nothing changes unless all of them fit.
 
-    The file may hold the names of the classifier, or those of the module that was wrapped.
+    The file may hold the names of the classifier, or those of the module that was wrapped, all of them after a word
+    that something around it has put there (``module.``, ``_orig_mod.``). How many batches a norm has seen may be
+    missing, as it is in files of old.
 
     Raises:
         BadInput: the file is missing, is a pickle, or does not fit the model.
@@ -63,8 +67,11 @@ def load_weights(path: Path | str, model: Classifier) -> None:
         raise BadInput("the model is pruned", where=path, do="Load into a fresh model, then prune it.")
     info = weights_info(path)
     state = model.state_dict(keep_vars=True)
-    given = _fitting(load_file(path), model, state)
+    tensors = load_file(path)
+    namings = (tensors, _bare(tensors), _bare(_bare(tensors)))
+    given = min((_fitting(names, model, state) for names in namings), key=lambda names: _odd(names, state))
     _complete_ties(given, state)
+    given |= {name: state[name].detach() for name in state.keys() - given.keys() if name.endswith(BATCHES)}
     problems = _problems(given, state)
     if problems:
         raise BadInput(
@@ -97,6 +104,17 @@ def weights_info(path: Path | str) -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
+def _bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors without the word before the first dot that all names share: parallel and compiled modules."""
+    words = {name.partition(".")[0] for name in tensors}
+    return {name.partition(".")[2]: value for name, value in tensors.items()} if len(words) == 1 else tensors
+
+
+def _odd(given: dict[str, Tensor], state: dict[str, Any]) -> int:
+    """Count the names that one side lacks."""
+    return len(given.keys() ^ state.keys())
+
+
 def _fitting(tensors: dict[str, Tensor], model: Classifier, state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors under the classifier's names, whichever of the two namings fits better."""
     if model.head_path is None:
@@ -106,7 +124,7 @@ def _fitting(tensors: dict[str, Tensor], model: Classifier, state: dict[str, Any
     for name, value in tensors.items():
         place = next((place for place in places if name.startswith(place)), None)
         renamed[f"backbone.{name}" if place is None else f"head.{name.removeprefix(place)}"] = value
-    return min((tensors, renamed), key=lambda names: len(names.keys() ^ state.keys()))
+    return min((tensors, renamed), key=lambda names: _odd(names, state))
 
 
 def _complete_ties(given: dict[str, Tensor], state: dict[str, Any]) -> None:

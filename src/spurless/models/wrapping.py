@@ -8,7 +8,16 @@ import torch
 from torch import nn
 
 from spurless.core.errors import BadInput, did_you_mean
-from spurless.models.classifier import Classifier, Input, evaluating, first_line, linear_layers, take_head
+from spurless.models.classifier import (
+    Classifier,
+    Input,
+    beside,
+    evaluating,
+    first_line,
+    linear_layers,
+    mismatch,
+    take_head,
+)
 
 
 def wrap(
@@ -34,7 +43,10 @@ def wrap(
         BadInput: there is no such layer, it is not linear, or the module computes something after it.
     """
     if isinstance(module, Classifier):
+        if example is not None:
+            module.verify(example)
         return module
+    module = getattr(module, "_orig_mod", module)  # torch.compile keeps the module there; a compiled one has no hooks
     try:
         copy = deepcopy(module)
     except Exception as error:
@@ -78,11 +90,14 @@ def _in_order_of_use(module: nn.Module, layers: dict[str, nn.Linear], example: I
         layer.register_forward_hook(lambda m, _inputs, _output, name=name: used.update({name: m}))
         for name, layer in layers.items()
     ]
+    weight = next(module.parameters(), None)
+    x = beside(example, weight)
     try:
         with evaluating(module), torch.no_grad():
-            module(**example) if isinstance(example, dict) else module(example)
+            module(**x) if isinstance(x, dict) else module(x)
     except Exception as error:
-        raise BadInput(f"{type(module).__name__} cannot take this input: {first_line(error)}") from error
+        what = f"{type(module).__name__} cannot take this input: {first_line(error)}"
+        raise BadInput(what, do=mismatch(x, weight)) from error
     finally:
         for hook in hooks:
             hook.remove()

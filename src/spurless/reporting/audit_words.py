@@ -61,7 +61,7 @@ def opinion(audit: Audit) -> Opinion:
         return _leans(audit)
     if audit.verdict == "look":
         return _look(audit)
-    asked = sum(finding.p is not None for finding in audit.findings)
+    asked = sum(finding.shows_use and finding.p is not None for finding in audit.findings)
     return _none(asked) if asked else _unasked(audit)
 
 
@@ -176,8 +176,8 @@ def _none(asked: int) -> Opinion:
     return Opinion(
         "none",
         "No sign of a shortcut.",
-        f"{plural(asked, 'question')} {'was' if asked == 1 else 'were'} asked, and no answer is both more than chance "
-        "and large enough to matter.",
+        f"{plural(asked, 'question')} about use {'was' if asked == 1 else 'were'} asked, and no answer is both more "
+        "than chance and large enough to matter.",
         "That is no proof that there is none: an audit finds only what it asks for.",
         "There is nothing to repair. Give attributes where you know them, so that it can ask more.",
     )
@@ -187,7 +187,7 @@ def _unasked(audit: Audit) -> Opinion:
     return Opinion(
         "unasked",
         "This audit cannot tell.",
-        "No question could be answered with these examples." if audit.findings else "No question was asked.",
+        "No question about use could be answered with these examples." if audit.findings else "No question was asked.",
         "It is neither a good sign nor a bad one.",
         "Give more held-out examples, with mistakes among them, and attributes where you know them.",
     )
