@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -94,6 +95,19 @@ def test_the_key_knows_everything_that_decides_the_outcome() -> None:
     ]
     assert len({run.record.key for run in runs}) == len(runs)
     assert fit("erm", model, DATA, **base).record.key == runs[0].record.key  # type: ignore[arg-type]
+
+
+def test_a_seed_of_numpy_is_the_same_seed() -> None:
+    model, train = build("mlp", DATA, seed=0, width=4), {"steps": 3}
+    seed = np.arange(3)[2]
+    plain, other = (fit("erm", model, DATA, seed=number, train=train) for number in (2, seed))
+    assert (plain.record.key, plain.record.metrics) == (other.record.key, other.record.metrics)
+    assert type(other.record.seed) is int
+    for one, two in zip(plain.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    protocol = Protocol(TrainConfig(steps=3))
+    assert key_of(protocol, make_method("erm"), model, DATA, seed) == plain.record.key
+    assert type(evaluate_given("mine", plain.model, DATA, seed=seed).seed) is int
 
 
 def test_the_key_is_known_before_the_run() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.bench.rules import check_fit, check_labels, score_of, set_criterion
+from spurless.bench.fitting import fit
+from spurless.bench.rules import check_fit, check_kinds, check_labels, score_of, set_criterion
 from spurless.core.errors import BadInput, MissingAttributes, UnknownName
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped, Splits
@@ -49,6 +51,24 @@ def val() -> Grouped:
     """Six examples: three of each label."""
     y = torch.tensor([0, 0, 0, 1, 1, 1])
     return Grouped(torch.arange(6.0)[:, None], y, torch.tensor([0, 1, 0, 1, 0, 1]), GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"model": DATA}, r"'model' is of the wrong kind \(expected a module, .*, got Splits\)"),
+        ({"data": DATA.train}, r"'data' is of the wrong kind \(expected three splits, .*, got Grouped\)"),
+        ({"train": "lr=1"}, r"'train' is of the wrong kind \(expected settings such as \{'epochs': 5, .*, got str\)"),
+        ({"engine": "cpu"}, r"'engine' is of the wrong kind \(expected sp\.Engine\('cpu'\) or the like, got str\)"),
+    ],
+)
+def test_what_is_given_in_the_wrong_place_is_named(wrong: dict[str, Any], match: str) -> None:
+    fine: dict[str, Any] = {"model": nn.Linear(2, 2), "data": DATA, "train": {"lr": 1}, "engine": None}
+    check_kinds(**fine)
+    with pytest.raises(BadInput, match=match):
+        check_kinds(**{**fine, **wrong})
+    with pytest.raises(BadInput, match=match):
+        fit("erm", **{**fine, **wrong})
 
 
 def test_auto_is_the_score_that_the_method_declares() -> None:

@@ -18,6 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from spurless.core.turn import TURN
+
 Cli = Callable[..., Any]
 TINY = (
     "--data",
@@ -251,7 +253,7 @@ def test_killed_run_goes_on_to_the_same_weights_and_one_record(tiny_fit: Cli, he
 def two_processes(here: Path, *words: str) -> Any:
     command = [sys.executable, "-m", "spurless", "fit", "erm", *TINY, *words, "--devices", "2", "--strategy", "ddp"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def test_two_processes_say_it_once_and_end_with_the_weights_of_one(tiny_fit: Cli, here: Path) -> None:
@@ -269,6 +271,21 @@ def test_two_processes_that_fail_say_one_line(here: Path) -> None:
     said = two_processes(here, "--steps", "20", "--batch-size", "63")
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == "spurless: the batch size must be a multiple of the number of devices (got 63 over 2).\n"
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_of_processes_that_fail_alike_whichever_is_first_says_it(
+    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long the other takes: nothing here is a matter of time."""
+    (tmp_path / "turn").touch()
+    monkeypatch.setenv(TURN, str(tmp_path / "turn"))
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    gone = -1  # the other process, as it is found by one that comes later
+    for said in ("spurless: no such file.\n", ""):
+        with pytest.raises(SystemExit) as left:
+            import_module("spurless.cli")._leave("no such\n  file.", 2, gone)
+        assert (left.value.code, capsys.readouterr().err) == (2, said)
 
 
 def test_coverage_is_recorded_printed_and_part_of_the_key(tiny_fit: Cli, here: Path) -> None:

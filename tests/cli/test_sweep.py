@@ -102,7 +102,8 @@ def test_own_data_and_a_file_of_settings(cli: Cli, here: Path, csv: Callable[...
     ("words", "match"),
     [
         ((), r"a sweep needs a parameter to vary"),
-        (("--over", "lr"), r"--over 'lr' is not KEY=VALUE"),
+        (("--over", "lr"), r"--over 'lr' is not KEY=VALUE\. Write for example --over lr=0\.01,0\.1\."),
+        (("--over", "lr=1", "-T", "fast"), r"is not KEY=VALUE\. Write for example --train-option schedule=cosine\."),
         (("--over", "lr="), r"there is no value of 'lr'"),
         (("--over", "lr=0.1,"), r"option 'lr' of the training loop has the wrong type \(expected a number, got ''\)"),
         (("--over", "lr=0.1,fast"), r"expected a number, got 'fast'"),
@@ -118,6 +119,8 @@ def test_own_data_and_a_file_of_settings(cli: Cli, here: Path, csv: Callable[...
         (("--over", "lr=1", "-D", "name=x"), r"dataset 'planted' has no option 'name'"),
         (("--over", "lr=1", "-T", "learn=x"), r"the training loop has no option 'learn'"),
         (("--over", "lr=1", "--method", "ermm"), r"No method is called 'ermm'\. Did you mean 'erm'\?"),
+        (("--over", "lr=1,2", "--lr", "3"), r"lr is swept over, and has a value of its own beside"),
+        (("--over", "l2=1,2", "--weight-decay", "0"), r"l2 is swept over, and has a value of its own beside"),
         (("--over", "lr=1", "--label", "y"), r"--label, .* are for CSV files"),
         (("--over", "lr=1", "--config", "none.toml"), r"none\.toml: no such file"),
     ],

@@ -1,5 +1,6 @@
 """Records: appended whole or not at all, whatever happens to the writer."""
 
+import json
 import math
 import os
 import random
@@ -113,6 +114,7 @@ def test_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
         (b'{"schema": 1}', "line 2: the record is incomplete: 'groups'"),
         (b'{"schema": 1, "groups": [{"name": "x"}]}', "line 2: the record is incomplete: "),
         (b'{"schema": 1, "groups": [], "warnings": [], "history": []}', "line 2: the record is incomplete: "),
+        (b'{"schema": 1, "groups": null}', "line 2: 'groups' of the record is of the wrong kind (expected a list, got"),
     ],
 )
 def test_a_corrupt_line_in_the_middle_is_named(tmp_path: Path, line: bytes, message: str) -> None:
@@ -121,6 +123,16 @@ def test_a_corrupt_line_in_the_middle_is_named(tmp_path: Path, line: bytes, mess
     with pytest.raises(BadInput) as caught:
         read(path)
     assert str(caught.value).startswith(f"{path}, {message}")
+
+
+def test_a_field_of_the_wrong_kind_is_named_whichever_it_is() -> None:
+    whole = json.loads(record(1).to_json())
+    for name in whole:
+        if name not in ("schema", "commit", "peak_memory"):
+            with pytest.raises(
+                BadInput, match=rf"x: '{name}' of the record is of the wrong kind \(expected .*, got null"
+            ):
+                Record.from_json(json.dumps({**whole, name: None}), "x")
 
 
 def test_says_which_file_is_missing_or_cannot_be_read(tmp_path: Path) -> None:

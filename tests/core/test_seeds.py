@@ -1,9 +1,11 @@
 """Seeds: one number, one stream per purpose, and the global generator left as it was."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
 
 
@@ -29,6 +31,14 @@ def test_the_number_is_the_same_in_every_process_and_fits_in_63_bits() -> None:
     # blake2b of "(0, 'order')", 8 bytes big-endian, halved; Python's own hash() changes from process to process
     assert Seeds(0).number("order") == 5541719180202367972
     assert all(0 <= Seeds(i).number("x") < 2**63 for i in range(200))
+
+
+def test_a_whole_number_is_the_same_seed_whoever_made_it() -> None:
+    for seed in (np.int64(3), torch.tensor(3)):
+        assert (Seeds(seed), Seeds(seed).number("x")) == (Seeds(3), Seeds(3).number("x"))  # type: ignore[arg-type]
+    for wrong in ("3", 3.0, None):
+        with pytest.raises(BadInput, match=r"a seed must be a whole number \(got "):
+            Seeds(wrong)  # type: ignore[arg-type]
 
 
 def test_a_stream_is_not_moved_by_others() -> None:

@@ -129,6 +129,14 @@ def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "r.html").exists()
 
 
+def test_what_is_no_run_is_a_sentence(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"the runs must be a list \(got Record\)\. Write runs=\[run\]\."):
+        report(tmp_path / "r.html", make("erm"))  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"this is no run \(expected what sp\.fit returned, or a record, got str\)"):
+        report(tmp_path / "r.html", "runs")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(make: Make, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(BadInput, match="cannot write here"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import SpurlessWarning
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Batch, Grouped
@@ -106,6 +106,24 @@ def test_an_objective_that_looks_at_values_falls_back_to_eager_steps_with_a_warn
     reference = trained(False, TrainConfig(epochs=8, batch_size=64), objective)
     for name, value in reference.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value, rtol=2e-2, atol=2e-3, msg=name)
+
+
+def test_batch_normalisation_of_one_example_is_a_sentence_and_other_errors_stay_as_they_are() -> None:
+    split = images(4)
+
+    def train(objective: Objective) -> None:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(432, 2), nn.BatchNorm1d(2))
+        run = start(Engine("cpu"), 0, TrainConfig(epochs=1, batch_size=1))
+        minimise(model, run.loader(split, shuffled(4, Seeds(1))), objective, run, Stage())
+
+    with pytest.raises(BadInput, match=r"cannot learn from a batch of one example\. Use a batch size of 2 or more\."):
+        train(mean_loss)
+
+    def own(_model: nn.Module, _batch: Batch) -> Tensor:
+        raise ValueError("a mistake of mine")
+
+    with pytest.raises(ValueError, match=r"^a mistake of mine$"):
+        train(own)
 
 
 def test_nothing_is_captured_on_a_cpu() -> None:

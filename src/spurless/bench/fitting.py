@@ -16,13 +16,14 @@ from torch import nn
 
 from spurless.bench.abstaining import assess_abstaining
 from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned
-from spurless.bench.rules import check_fit, check_labels, score_of, set_criterion, used
+from spurless.bench.rules import check_fit, check_kinds, check_labels, score_of, set_criterion, used
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
 from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.options import configure
 from spurless.core.progress import Progress
 from spurless.core.provenance import digest
 from spurless.core.records import Record
+from spurless.core.seeds import Seeds
 from spurless.data.checks import check_splits
 from spurless.data.grouped import Splits
 from spurless.methods import Method, make_method
@@ -102,6 +103,7 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
     Raises:
         MissingAttributes: the method or the criterion needs attributes that the data do not have.
     """
+    check_kinds(model=model, data=data, train=train, engine=engine)
     settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
     place = Path(folder) if folder is not None else None
     protocol = Protocol(settings, select, engine or Engine(), place, tuple(coverages), score, progress)
@@ -164,7 +166,7 @@ def prepare(
     set_criterion(run, criterion, data.val)
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
-    return Ready(protocol, method, model, data, seed, run, key, fingerprint)
+    return Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint)
 
 
 def carry_out(ready: Ready) -> Fitted:
@@ -246,7 +248,7 @@ def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, 
         metrics, table = assess(classifier, data, run)
     return Record(
         method=name,
-        seed=seed,
+        seed=run.seeds.seed,
         data=describe_data(data, data.fingerprint()),
         model=describe_model(classifier),
         config={},
@@ -269,7 +271,7 @@ def _key(protocol: Protocol, method: Method, content: str, seed: int) -> str:
     settings: list[Any] = [asdict(protocol.train), protocol.select, protocol.engine.precision]
     if protocol.coverages:
         settings += [list(protocol.coverages), protocol.score]
-    return digest(content, [method.info.name, asdict(method.config), *settings, seed])
+    return digest(content, [method.info.name, asdict(method.config), *settings, Seeds(seed).seed])
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def parameter_named(name: str, cell: Cell) -> Parameter:
         BadInput: two have.
     """
     known = _known(cell)
-    room, dot, field = name.replace("-", "_").rpartition(".")
+    room, dot, field = spelt(name).rpartition(".")
     rooms = [room] if dot else ["train", "method"]
     found = [Parameter(r, ALIASES.get(field, field) if r == "train" else field) for r in rooms if r in ROOMS]
     found = [one for one in found if _has(known[one.room], one.field)]
@@ -52,6 +52,11 @@ def parameter_named(name: str, cell: Cell) -> Parameter:
     if not found:
         raise UnknownName("parameter", name, _names(known))
     return found[0]
+
+
+def spelt(name: str) -> str:
+    """Return a name as settings are written: ``batch-size``, as a flag is, becomes ``batch_size``."""
+    return name.replace("-", "_")
 
 
 def convert(cell: Cell, parameter: Parameter, value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import NoneType
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,26 @@ from spurless.methods.base import Info
 from spurless.metrics.groupwise import group_table
 from spurless.models.classifier import Classifier
 from spurless.train.abstain import JOINT, SCORES
+from spurless.train.config import TrainConfig
 from spurless.train.evaluate import predict
-from spurless.train.run import Run
+from spurless.train.run import Engine, Run
 from spurless.train.select import Criterion
+
+
+def check_kinds(**given: object) -> None:
+    """Refuse an argument of :func:`~spurless.bench.fitting.fit` that is something else than it should be."""
+    for name, value in given.items():
+        kinds, expected = _KINDS[name]
+        if not isinstance(value, kinds):
+            raise BadInput(f"{name!r} is of the wrong kind", expected=expected, got=type(value).__name__)
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "model": ((nn.Module,), "a module, such as sp.build(NAME, data) returns"),
+    "data": ((Splits,), "three splits, as sp.load, sp.from_folder or sp.from_csv return"),
+    "train": ((TrainConfig, Mapping, NoneType), "settings such as {'epochs': 5, 'lr': 0.1}"),
+    "engine": ((Engine, NoneType), "sp.Engine('cpu') or the like"),
+}
 
 
 def check_labels(info: Info, criterion: Criterion, data: Splits) -> None:

@@ -9,12 +9,12 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any, cast
 
-from spurless.bench.assess import command
 from spurless.bench.cell import Cell, settings
 from spurless.bench.engines import ENGINES, Lost, Machines, Task, choose
 from spurless.bench.engines.base import VALIDATION, Loader, Runner, ask, limited, load_named
 from spurless.bench.fitting import key_of
-from spurless.bench.parameters import assign, convert, parameter_named
+from spurless.bench.parameters import assign, convert, parameter_named, spelt
+from spurless.bench.signing import adopted, signed
 from spurless.bench.stopping import Stop, diverged, reached, stop_of, validation_of
 from spurless.core.errors import BadInput
 from spurless.core.progress import Progress
@@ -61,7 +61,7 @@ class Sweep:
     @property
     def name(self) -> str:
         """Which sweep: the same for more values and more seeds of the same cell."""
-        return f"sweep-{digest(asdict(self.cell), list(self.over))[:8]}"
+        return f"sweep-{digest(asdict(self.cell), [spelt(name) for name in self.over])[:8]}"
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,13 @@ class Swept:
     def rows(self) -> list[Row]:
         """Summarise every value that was run."""
         closed = {(stop.line, stop.rank): stop for stop in self.stops}
-        parts = groupby(self.tasks, key=lambda task: (task.line, task.rank))
-        return [self._row(list(tasks), closed.get(place)) for place, tasks in parts if not self._left(place)]
+        parts = groupby(self.walked(), key=lambda task: (task.line, task.rank))
+        return [self._row(list(tasks), closed.get(place)) for place, tasks in parts]
 
-    def _left(self, place: tuple[int, int]) -> bool:
-        return any(stop.line == place[0] and stop.rank < place[1] for stop in self.stops)
+    def walked(self) -> list[Task]:
+        """Return the tasks that were not left by the rule."""
+        ends = {stop.line: stop.rank for stop in self.stops}
+        return [task for task in self.tasks if task.rank <= ends.get(task.line, task.rank)]
 
     def _row(self, tasks: list[Task], stop: Stop | None) -> Row:
         found = [self.records[task.key] for task in tasks if task.key in self.records]
@@ -145,17 +147,21 @@ def run_sweep(
     """
     opener = ENGINES[choose(engine, machines)]
     tasks = plan(sweep, machines, progress)
-    records, judged = _recorded(out, tasks), any(task.rank for task in tasks)
+    records, judged = _recorded(out, tasks, sweep.name), any(task.rank for task in tasks)
     if next_wave(tasks, records, sweep.drop):
         with opener(machines) as run:
             while wave := next_wave(tasks, records, sweep.drop):
                 _tell(progress, tasks, records, sweep.drop)
                 for task, record in _done(run, wave):
-                    records[task.key] = _signed(record, sweep, task, judged)
+                    records[task.key] = signed(record, f"{sweep.name} {task.name}", judged)
                     if out is not None:
                         append(out, records[task.key])
                     _tell(progress, tasks, records, sweep.drop)
-    return Swept(tuple(tasks), records, tuple(stops_of(tasks, records, sweep.drop)))
+    swept = Swept(tuple(tasks), records, tuple(stops_of(tasks, records, sweep.drop)))
+    if out is not None:
+        for record in adopted(swept.walked(), records, sweep.name, judged):
+            append(out, record)
+    return swept
 
 
 def next_wave(tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> list[Task]:
@@ -191,7 +197,7 @@ def _points(sweep: Sweep) -> Iterator[Task]:
     for line, rest in enumerate(product(*(values[name] for name in others))):
         for rank, value in enumerate(values[walked] if walked is not None else [None]):
             chosen: dict[Any, Any] = {**dict(zip(others, rest, strict=True)), walked: value}
-            words = ", ".join(f"{name}={_word(chosen[name])}" for name in named)
+            words = ", ".join(f"{spelt(name)}={_word(chosen[name])}" for name in named)
             cell = assign(sweep.cell, {parameter: chosen[name] for name, parameter in named.items()})
             yield Task(words, cell, sweep.first, "", sweep.load, line, rank, sweep.study, sweep.keep)
 
@@ -209,7 +215,9 @@ def _values(sweep: Sweep, name: str) -> list[Any]:
 
 
 def _word(value: Any) -> str:
-    """Write a number as short as it goes, and anything else as it is."""
+    """Write a number as short as it goes, and anything else as it is; a page reads it, so without a comma."""
+    if value is None or isinstance(value, tuple):
+        return " and ".join(map(_word, value or ())) or "none"
     short = f"{value:g}" if isinstance(value, float) else str(value)
     return short if not isinstance(value, float) or float(short) == value else str(value)
 
@@ -242,13 +250,18 @@ class _Hashed:
         return self.mark
 
 
-def _recorded(out: Path | None, tasks: Sequence[Task]) -> dict[str, Record]:
-    """Return the records of these tasks that a file holds; one without a validation accuracy is of another command."""
+def _recorded(out: Path | None, tasks: Sequence[Task], name: str) -> dict[str, Record]:
+    """Return the records of these tasks that a file holds; one without a validation accuracy is of another command.
+
+    Of several the first counts, and one of this sweep, called ``name``, before those of others.
+    """
     if out is None or not out.exists():
         return {}
     wanted = {task.key: {VALIDATION, STUDIED} if task.study else {VALIDATION} for task in tasks}
     lost = {task.key for task in tasks if task.weights is not None and not task.weights.exists()}
+    own = {(f"{name} {task.name}", task.key) for task in tasks}
     known = [r for r in reversed(read(out)) if r.key in wanted and (r.key not in lost or diverged(r))]
+    known.sort(key=lambda r: (r.cell, r.key) in own)
     return {r.key: r for r in known if diverged(r) or wanted[r.key] <= r.metrics.keys()}
 
 
@@ -264,18 +277,6 @@ def _done(run: Runner, wave: Sequence[Task]) -> Iterator[tuple[Task, Record]]:
             raise outcome
     if lost:
         raise Lost([task for task, _ in lost], lost[0][1].how)
-
-
-def _signed(record: Record, sweep: Sweep, task: Task, judged: bool) -> Record:
-    """Add what the run itself cannot know: which sweep it is of, and whether that is judged by validation labels."""
-    notes = record.warnings
-    if not (reached(record) or diverged(record)):
-        notes += (
-            "Training ended before it reached its stopping rule; summaries leave this run out. Allow it more epochs.",
-        )
-    supervision = {**record.supervision, "val_labels": record.supervision["val_labels"] or judged}
-    cell = f"{sweep.name} {task.name}"
-    return replace(record, warnings=notes, supervision=supervision, cell=cell, command=command())
 
 
 def _tell(progress: Progress | None, tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> None:

@@ -26,6 +26,7 @@ from spurless.cli.report import report
 from spurless.cli.reproduce import reproduce
 from spurless.cli.sweep import sweep
 from spurless.core.errors import SpurlessError, SpurlessWarning
+from spurless.core.turn import take_turn
 
 
 class _Stopped(Exception):
@@ -82,24 +83,24 @@ def main() -> None:
         with _warnings_in_one_line():
             status = app(prog_name="spurless", standalone_mode=False)
         sys.stdout.flush()
-    except _Stopped:
-        _leave("stopped; the same command goes on where this one was.", 130)
+    except (_Stopped, typer.Abort):
+        _leave("stopped; the same command goes on where this one was.", 130, parent)
     except (SpurlessError, typer.TyperException) as error:
-        if _told_by(parent):
-            sys.exit(2)
-        _leave(_sentence(error), 2)
+        _leave(_sentence(error), 2, parent)
     except BrokenPipeError:
         _close_output()
         sys.exit(1)
     except OSError as error:  # a disk that is full, a file that may not be read
         _close_output()
-        _leave(f"{error.filename or 'standard output'}: {error.strerror or error}.", 2)
+        _leave(f"{error.filename or 'standard output'}: {error.strerror or error}.", 2, parent)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _leave(sentence: str, status: int) -> NoReturn:
-    """Say one line, whatever a message from below looks like, and leave."""
-    print("spurless:", " ".join(line.strip() for line in sentence.splitlines()), file=sys.stderr)
+def _leave(sentence: str, status: int, parent: int) -> NoReturn:
+    """Say one line, whatever a message from below looks like, and leave; of processes that fail alike one says it."""
+    if take_turn():
+        print("spurless:", " ".join(line.strip() for line in sentence.splitlines()), file=sys.stderr, flush=True)
+    _let_go_first(parent)
     sys.exit(status)
 
 
@@ -129,14 +130,11 @@ def _warnings_in_one_line() -> Iterator[None]:
         yield
 
 
-def _told_by(parent: int, seconds: float = 3.0) -> bool:
-    """Return whether the process that started this one to train with it failed alike, and so has said why."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        return False
+def _let_go_first(parent: int, seconds: float = 60.0) -> None:
+    """Wait for the process that started this one to train with it: it would be killed, and its status lost."""
     until = time.monotonic() + seconds
-    while os.getppid() == parent and time.monotonic() < until:
+    while os.environ.get("LOCAL_RANK", "0") != "0" and os.getppid() == parent and time.monotonic() < until:
         time.sleep(0.05)
-    return os.getppid() != parent
 
 
 def _close_output() -> None:

@@ -19,10 +19,17 @@ OUTPUT = "Output"
 
 Data = Annotated[
     str,
-    typer.Option(help="Name (see: spurless ls datasets) or path: class folders, CSV, npz.", rich_help_panel=DATA),
+    typer.Option(
+        help="Name (see: spurless ls datasets) or path: class folders, CSV, npz, a Hugging Face dataset on disk.",
+        rich_help_panel=DATA,
+    ),
 ]
 DataArgument = Annotated[
-    str, typer.Argument(help="Name (see: spurless ls datasets) or path: class folders, CSV, npz.", metavar="DATA")
+    str,
+    typer.Argument(
+        help="Name (see: spurless ls datasets) or path: class folders, CSV, npz, a Hugging Face dataset on disk.",
+        metavar="DATA",
+    ),
 ]
 DataOption = Annotated[
     list[str],

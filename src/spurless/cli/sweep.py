@@ -194,6 +194,7 @@ def sweep(
     """
     from spurless.bench.cell import Cell
     from spurless.bench.engines import Machines, choose
+    from spurless.bench.parameters import parameter_named
     from spurless.bench.sweep import Sweep, run_sweep
     from spurless.models.own import settled
     from spurless.train.run import Engine
@@ -213,7 +214,7 @@ def sweep(
         method_options={**written["method"], **pairs(method_option, "--method-option")},
         train={
             **written["train"],
-            **pairs(train_option, "--train-option"),
+            **pairs(train_option, "--train-option", "schedule=cosine"),
             **{key: value for key, value in said.items() if value is not None},
         },
         select=select,
@@ -222,6 +223,10 @@ def sweep(
     _refuse(f"method {method!r}", cell.method_options, ("name", "preset", "options"))
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     values, weights = {**written["over"], **_values(over)}, place_of(keep, maps, out)
+    for name in values:
+        swept_over = parameter_named(name, cell)
+        if swept_over.room == "train" and said.get(swept_over.field) is not None:
+            raise BadInput(f"{name} is swept over, and has a value of its own beside", do="Leave one of the two out.")
     asked = Sweep(cell, values, seeds, seed, _share(drop), partial(_open, columns), study, weights)
     place = Engine(device, precision=precision, workers=workers)
     machines = Machines(place, threads, jobs, together, address, gpus_per_run, cpus_per_run)
@@ -268,7 +273,7 @@ def _values(words: Sequence[str]) -> dict[str, list[str]]:
     """Read NAME=VALUE,VALUE words."""
     found: dict[str, list[str]] = {}
     for word in words:
-        ((name, values),) = pairs([word], "--over").items()
+        ((name, values),) = pairs([word], "--over", "lr=0.01,0.1").items()
         if name in found:
             raise BadInput(f"--over {name} is said twice", do=f"Write all values at once: --over {name}=1,2.")
         found[name] = [value.strip() for value in values.split(",")] if values else []

@@ -47,7 +47,7 @@ def configure(config: type[C], options: Mapping[str, Any], owner: str) -> C:
     return config(**values)
 
 
-def pairs(words: Iterable[str], flag: str) -> dict[str, str]:
+def pairs(words: Iterable[str], flag: str, example: str = "seed=1") -> dict[str, str]:
     """Split ``KEY=VALUE`` words.
 
     Example:
@@ -58,7 +58,7 @@ def pairs(words: Iterable[str], flag: str) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
-            raise BadInput(f"{flag} {word!r} is not KEY=VALUE", do=f"Write for example {flag} seed=1.")
+            raise BadInput(f"{flag} {word!r} is not KEY=VALUE", do=f"Write for example {flag} {example}.")
         found[key.strip()] = value.strip()
     return found
 

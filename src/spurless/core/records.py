@@ -92,12 +92,38 @@ class Record:
                 got=row.get("schema", "none") if isinstance(row, dict) else type(row).__name__,
             )
         known = {f.name for f in fields(cls)}
+        _check_kinds(row, where)
         try:
             row["groups"] = tuple(GroupRow(**group) for group in row["groups"])
             row["warnings"], row["history"] = tuple(row["warnings"]), tuple(row["history"])
             return cls(**{name: value for name, value in row.items() if name in known})
         except (KeyError, TypeError) as error:
             raise BadInput(f"the record is incomplete: {error}", where=where) from None
+
+
+_KINDS: dict[tuple[type, str], tuple[str, ...]] = {
+    (dict, "an object"): (
+        *("data", "model", "config", "train", "supervision", "metrics", "seconds"),
+        *("selective", "versions", "hardware"),
+    ),
+    (list, "a list"): ("groups", "warnings", "history"),
+    (str, "a text"): ("method", "selection", "cell", "key", "command", "time"),
+    (int, "a whole number"): ("seed",),
+}
+"""What the fields of a line must be, so that whoever reads it need not ask."""
+
+
+def _check_kinds(row: dict[str, Any], where: str) -> None:
+    for (kind, word), names in _KINDS.items():
+        for name in names:
+            if name in row and not isinstance(row[name], kind):
+                raise BadInput(
+                    f"{name!r} of the record is of the wrong kind",
+                    where=where,
+                    expected=word,
+                    got=json.dumps(row[name])[:40],
+                    do="Delete the line, or restore the file.",
+                )
 
 
 def append(path: Path | str, record: Record) -> None:

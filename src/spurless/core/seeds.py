@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import index
 
 import torch
+
+from spurless.core.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,13 @@ class Seeds:
     """
 
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            plain = index(self.seed)  # NumPy's whole numbers are written in other words, which would be other streams
+        except TypeError:
+            raise BadInput("a seed must be a whole number", got=repr(self.seed)) from None
+        object.__setattr__(self, "seed", plain)
 
     def number(self, *purpose: object) -> int:
         """Return the 63-bit seed of a purpose."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,7 +43,9 @@ def report(
     sections: Sequence[Section] = (),
 ) -> Path:
     """Write one page about some runs, as returned by ``fit`` or read from records; see :func:`write_report`."""
-    records = [run if isinstance(run, Record) else run.record for run in runs]
+    if not isinstance(runs, Iterable):
+        raise BadInput("the runs must be a list", got=type(runs).__name__, do="Write runs=[run].")
+    records = [_record(run) for run in runs]
     return write_report(path, records, title=title, pictures=pictures, sections=sections)
 
 
@@ -70,6 +72,13 @@ def write_report(
     if not records:
         raise BadInput("there is nothing to report", expected="at least one record", do="Run spurless fit first.")
     return write_page(path, render(records, title=title, pictures=pictures, sections=sections))
+
+
+def _record(run: object) -> Record:
+    record = run if isinstance(run, Record) else getattr(run, "record", None)
+    if not isinstance(record, Record):
+        raise BadInput("this is no run", expected="what sp.fit returned, or a record", got=type(run).__name__)
+    return record
 
 
 def write_sections(path: Path | str, title: str, sections: Sequence[Section], *, about: str = "") -> Path:

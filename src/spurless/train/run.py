@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from spurless.core.errors import BadInput
 from spurless.core.progress import Progress
 from spurless.core.seeds import Seeds
+from spurless.core.turn import offer_turn
 from spurless.data.grouped import Grouped
 from spurless.data.loader import Loader, Order
 from spurless.train.checkpoint import Checkpoints
@@ -171,6 +172,7 @@ def _fabric(engine: Engine) -> Any:
         said = f"{engine.devices} x {engine.device}, strategy {engine.strategy}"
         raise BadInput(f"these devices cannot be set up: {error}", got=said) from None
     if engine.devices > 1:
+        offer_turn()
         fabric.launch()
         atexit.register(_part)
     return fabric

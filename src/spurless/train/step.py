@@ -103,7 +103,14 @@ class Steps:
 
     def _gradient(self, batch: Batch) -> Tensor:
         """Put the gradient of the objective into the parameters, and return its value."""
-        loss = self.objective(self.module, batch)
+        try:
+            loss = self.objective(self.module, batch)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise BadInput(
+                "batch normalisation cannot learn from a batch of one example", do="Use a batch size of 2 or more."
+            ) from None
         self.optimiser.zero_grad()
         self.run.fabric.backward(loss)
         return loss
