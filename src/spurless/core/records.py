@@ -103,14 +103,21 @@ class Record:
 
 _KINDS: dict[tuple[type, str], tuple[str, ...]] = {
     (dict, "an object"): (
-        *("data", "model", "config", "train", "supervision", "metrics", "seconds"),
-        *("selective", "versions", "hardware"),
+        "data",
+        "model",
+        "config",
+        "train",
+        "supervision",
+        "metrics",
+        "seconds",
+        "versions",
+        "hardware",
     ),
     (list, "a list"): ("groups", "warnings", "history"),
     (str, "a text"): ("method", "selection", "cell", "key", "command", "time"),
     (int, "a whole number"): ("seed",),
 }
-"""What the fields of a line must be, so that whoever reads it need not ask."""
+"""What the fields of a line must be, so that whoever reads it need not ask; pages do without an odd ``selective``."""
 
 
 def _check_kinds(row: dict[str, Any], where: str) -> None:
