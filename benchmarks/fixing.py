@@ -174,13 +174,10 @@ def _total(cells: Mapping[str, Column], knowledge: str) -> tuple[str, ...]:
     """How often a choice is near the best, over all problems."""
     lines = [_line_of(cells, name, knowledge) for name in PROBLEMS]
     asked = sum(len(line.best) for line in lines)
-    automatic, blind = (
-        sum(_near(part, line.best) for part, line in zip(parts, lines, strict=True))
-        for parts in ([line.chosen for line in lines], [line.ranked for line in lines])
-    )
-    seeds = sum(len(line.old) for line in lines)
-    near = (f"{automatic} of {asked}", f"{blind} of {asked}")
-    return ("all", knowledge, f"{seeds} models", "", "", "", "", "", *near, "")
+    automatic = sum(_near(line.chosen, line.best) for line in lines)
+    ranked = sum(_near(line.ranked, line.best) for line in lines)
+    models = f"{sum(len(line.old) for line in lines)} models"
+    return ("all", knowledge, models, "", "", "", "", "", f"{automatic} of {asked}", f"{ranked} of {asked}", "")
 
 
 def truth(record: Record) -> float:

@@ -200,5 +200,5 @@ def test_pairs_must_be_pairs() -> None:
     ],
 )
 def test_newcombe_as_published(one: tuple[int, int], two: tuple[int, int], low: float, high: float) -> None:
-    """Table II of the paper, method 10."""
+    """Worked examples of Newcombe 1998 (his method 10), at second hand: the paper was not at hand."""
     assert newcombe(one, two) == pytest.approx((low, high), abs=6e-5)

@@ -83,7 +83,7 @@ def main() -> None:
         with _warnings_in_one_line():
             status = app(prog_name="spurless", standalone_mode=False)
         sys.stdout.flush()
-    except (_Stopped, typer.Abort):
+    except _Stopped:
         _leave("stopped; the same command goes on where this one was.", 130, parent)
     except (SpurlessError, typer.TyperException) as error:
         _leave(_sentence(error), 2, parent)
