@@ -59,6 +59,25 @@ def test_what_the_file_holds_is_not_run_again(tmp_path: Path, monkeypatch: pytes
     assert runs == [1, *[0] * len(claim.cells)]  # other settings are other runs
 
 
+def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, out = CLAIMS["theory/planted-erm"], tmp_path / "records.jsonl"
+    whole = reproduce(claim, seeds=1, engine=Engine("cpu"))
+    monkeypatch.setattr("spurless.train.checkpoint.Checkpoints.due", lambda *_: True)
+    steps: list[int] = []
+
+    def kill(_stage: str, step: int, _total: int, _word: str) -> None:
+        steps.append(step)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(claim, seeds=1, engine=Engine("cpu"), out=out, progress=kill)
+    again: list[int] = []
+    verdict = reproduce(claim, seeds=1, engine=Engine("cpu"), out=out, progress=lambda _s, step, *_: again.append(step))
+    assert again[0] > steps[0] > 0
+    assert verdict.values == whole.values
+    assert list(tmp_path.iterdir()) == [out]  # what is recorded needs no checkpoints
+
+
 def small(**cells: Mapping[str, Any]) -> Claim:
     """A claim of cheap cells that differ in their training; its number is the highest weight of any."""
     options = {"n_train": 200, "n_val": 60, "n_test": 60}

@@ -131,18 +131,15 @@ def test_progress_goes_by_the_name_of_the_method() -> None:
     assert {stage for stage, *_ in told} == {"class-balanced-head"}
 
 
-def test_an_inferred_group_that_rises_at_the_cost_of_a_class_is_no_help() -> None:
+def test_the_tolerance_decides_what_an_inferred_group_may_cost_a_class() -> None:
     made = shop(0.05)
     old = made.score
-    assert old.worst_group is not None
 
     def like(worst_class: float, inferred: float) -> Score:
         low, high = (replace(old.average, value=value) for value in (worst_class, inferred))
-        return Score(old.average, low, high)
+        return Score(old.average, old.balanced, low, high)
 
     blind = Workshop(made.old, made.data, made.judge, made.protocol, made.run, 0.05)
     object.__setattr__(blind, "score", like(0.6, 0.2))
     assert blind._fate(like(0.56, 0.4)) == "passed over"
     assert blind._fate(like(0.5, 0.4)) == "no better"
-    assert blind._fate(like(0.61, 0.1)) == "passed over"
-    assert blind._fate(like(0.6, 0.2)) == "no better"

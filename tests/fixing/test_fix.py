@@ -64,7 +64,7 @@ def test_the_worst_group_rises_and_the_average_is_no_worse_than_agreed(make: Any
     before, after = done.judged
     assert done.fixed
     assert after.average.value >= before.average.value - done.tolerance
-    assert after.raised_over(before) is not None
+    assert after.raised_over(before, done.tolerance) is not None
     worst = [record.metrics["worst_group"] for record in (done.before, done.after)]  # of test, which decided nothing
     assert worst[1] > worst[0] + 0.3
     assert done.audit_before.verdict == "leans"

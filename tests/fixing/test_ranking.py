@@ -24,6 +24,19 @@ Y = torch.tensor([0] * 10 + [1] * 10)
 A = torch.tensor(([0] * 5 + [1] * 5) * 2)
 
 
+def test_the_balanced_accuracy_counts_classes_alike_with_an_interval_of_both() -> None:
+    y = torch.tensor([0] * 100 + [1] * 25)
+    pred = torch.tensor([0] * 80 + [1] * 20 + [1] * 10 + [0] * 15)  # 80 % of one, 40 % of the other
+    balanced = Judge(split(y, torch.zeros_like(y)), torch.zeros(125, dtype=torch.bool)).of(pred).balanced
+    assert balanced.value == pytest.approx(0.6)
+    assert balanced.count == 125
+    # Wilson: 0.7111 to 0.8666 and 0.2340 to 0.5926, so half of the root of 0.0889^2 + 0.1660^2, and of the others
+    assert balanced.low == pytest.approx(0.6 - 0.0942, abs=1e-3)
+    assert balanced.high == pytest.approx(0.6 + 0.1019, abs=1e-3)
+    perfect = Judge(split(y, torch.zeros_like(y)), torch.zeros(125, dtype=torch.bool)).of(y).balanced
+    assert perfect.low < perfect.value == perfect.high == 1.0
+
+
 def test_numbers_by_hand() -> None:
     suspected = torch.zeros(20, dtype=torch.bool)
     suspected[:5] = True
@@ -100,7 +113,7 @@ def attempt(name: str, criterion: float | None, average: float = 0.9) -> Attempt
     if criterion is None:
         return Attempt(Choice(name, ""), "failed", 1.0, error="no")
     worst, mean = (Measure(value, 0.0, 1.0, 10) for value in (criterion, average))
-    return Attempt(Choice(name, ""), "no better", 1.0, Score(mean, worst))
+    return Attempt(Choice(name, ""), "no better", 1.0, Score(mean, mean, worst))
 
 
 @pytest.mark.parametrize("turn", range(4))

@@ -15,7 +15,9 @@ def score(average: float, worst: float, group: float | None = None) -> Score:
     def measure(value: float) -> Measure:
         return Measure(value, 0.0, 1.0, 100)
 
-    return Score(measure(average), measure(0.5), measure(worst), None if group is None else measure(group))
+    return Score(
+        measure(average), measure(0.7), measure(0.5), measure(worst), None if group is None else measure(group)
+    )
 
 
 def attempt(fate: Fate, judged: Score | None = None, method: str = "afr", error: str = "") -> Attempt:
@@ -54,14 +56,14 @@ def test_what_was_kept_says_why() -> None:
     useless = tell(FOUND, [attempt("no better", score(0.9, 0.1))], (OLD, OLD), HELD, 0.01)
     assert useless[0].startswith(
         "The old model is kept: AFR does not help (the worst class 50.0 % to 50.0 %, the worst inferred group 20.0 % "
-        "to 10.0 %)."
+        "to 10.0 %, the balanced accuracy 70.0 % to 70.0 %)."
     )
     failed = tell(FOUND, [attempt("failed", error="It cannot.")], (OLD, OLD), HELD, 0.01)
     assert failed[0] == "The old model is kept: no method could be run. AFR says: It cannot."
     several = [attempt("no better", OLD), attempt("too costly", NEW, "dfr"), attempt("failed", method="self")]
     assert tell(FOUND, several, (OLD, OLD), HELD, 0.01)[0] == (
-        "The old model is kept: none of 2 methods raises the worst class (50.0 %) or the worst inferred group (20.0 %) "
-        "at a cost of at most 1.0 point of average accuracy."
+        "The old model is kept: none of 2 methods raises the worst class (50.0 %), the worst inferred group (20.0 %) "
+        "or the balanced accuracy (70.0 %) at a cost of at most 1.0 point of average accuracy."
     )
 
 

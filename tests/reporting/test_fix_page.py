@@ -25,7 +25,8 @@ def score(average: float, worst: float, group: float | None = 0.4, of: str = "co
     def measure(value: float) -> Measure:
         return Measure(value, value - 0.1, value + 0.1, 50, of)
 
-    return Score(measure(average), measure(worst + 0.1), measure(worst), None if group is None else measure(group))
+    known = None if group is None else measure(group)
+    return Score(measure(average), measure(average - 0.05), measure(worst + 0.1), measure(worst), known)
 
 
 @pytest.fixture

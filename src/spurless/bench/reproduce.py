@@ -15,6 +15,7 @@ from spurless.core.errors import BadInput
 from spurless.core.progress import Progress
 from spurless.core.records import Record, append, read
 from spurless.data.grouped import Splits
+from spurless.train.checkpoint import forget
 from spurless.train.run import Engine
 
 
@@ -30,7 +31,8 @@ def reproduce(  # noqa: PLR0913  a door: each is a word that a user says
 ) -> Verdict:
     """Run every cell of a claim with every seed and judge the result; records are appended to ``out`` as they come.
 
-    A run that ``out`` holds already is taken from there: what was killed goes on where it was.
+    A run that ``out`` holds already is taken from there, and one that was killed goes on from its checkpoints, which
+    lie beside ``out`` until it is recorded.
 
     Args:
         claim: what is rerun.
@@ -47,6 +49,7 @@ def reproduce(  # noqa: PLR0913  a door: each is a word that a user says
     known = {(record.cell, record.key): record for record in read(out)} if out is not None and out.exists() else {}
     records: list[Record | None] = []  # in the order of the claim, whatever came from the file
     missing: list[_Missing] = []
+    folder = _checkpoints_of(out) if out is not None else None
 
     def catch_up() -> None:
         for part, record in zip(missing, _done(claim, missing, out, together), strict=True):
@@ -57,7 +60,7 @@ def reproduce(  # noqa: PLR0913  a door: each is a word that a user says
         opened: dict[str, Splits] = {}
         for name, cell in claim.cells.items():
             content = json.dumps([cell.dataset, dict(cell.data_options)], default=str)
-            plan = planned(cell, seed, engine, progress=progress, data=opened.get(content))
+            plan = planned(cell, seed, engine, folder, progress, opened.get(content))
             opened[content] = plan[-1]
             called = f"{claim.id} {name}"
             records.append(known.get((called, key_of(*plan, seed))))
@@ -89,9 +92,14 @@ def _done(claim: Claim, missing: Sequence[_Missing], out: Path | None, together:
         records.append(replace(fitted.record, cell=part.called, metrics={**fitted.record.metrics, **more}))
         if out is not None:
             append(out, records[-1])
+            forget(_checkpoints_of(out), records[-1].key)
     if errors:
         raise errors[0]
     return records
+
+
+def _checkpoints_of(out: Path) -> Path:
+    return out.with_name(f"{out.stem}-checkpoints")
 
 
 def _fitted(requests: Sequence[Request], together: int) -> Sequence[Fitted | Exception]:

@@ -141,6 +141,7 @@ def fit(
     from spurless.methods import make_method
     from spurless.methods.base import declared
     from spurless.models.weights import load_weights, save_weights
+    from spurless.train.checkpoint import forget
     from spurless.train.config import TrainConfig
     from spurless.train.run import Engine, is_main_process
 
@@ -184,7 +185,7 @@ def fit(
                 save_weights(_begun(place), fitted.start)  # first: whoever finds the weights finds these
             save_weights(place, fitted.model)
             append(out / "records.jsonl", record)
-            _forget_checkpoints(out / "checkpoints", key)
+            forget(out / "checkpoints", key)
         if json:
             print(record.to_json())
         elif is_main_process():
@@ -224,11 +225,3 @@ def _check_method_options(method: str, options: Mapping[str, Any], taken: Mappin
     for key in options:
         if key in taken:
             raise BadInput(f"method {method!r} has no option {key!r}", do="See the flags of: spurless fit --help")
-
-
-def _forget_checkpoints(folder: Path, key: str) -> None:
-    from spurless.train.checkpoint import Checkpoints
-
-    Checkpoints(folder / key, key).clear()
-    if folder.exists() and not any(folder.iterdir()):
-        folder.rmdir()

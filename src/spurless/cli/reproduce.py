@@ -48,7 +48,8 @@ def reproduce(
 
     The last line reads: ID  ours  paper  bar  HOLDS or FALLS SHORT.
     The exit status is 0 where the claim holds, 1 where it falls short.
-    Runs that the file --out holds already are not repeated, so a killed one goes on.
+    Runs that the file --out holds already are not repeated, and a killed one goes on
+    from checkpoints beside it.
     With --together K small networks advance K at a time on one GPU, to the same numbers.
 
     Examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from spurless.core.findings import Audit
@@ -18,6 +19,11 @@ FATES: Mapping[Fate, str] = {
     "too costly": "costs more average accuracy than you allow",
     "failed": "cannot be done with these data",
 }
+
+
+INFERRED, BALANCED = "the worst inferred group", "the balanced accuracy"
+"""What a repair may raise where attributes are unknown, beside the worst class."""
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class Score:
     """How a model does on the examples that judge."""
 
     average: Measure
+    balanced: Measure
+    """mean accuracy over classes"""
     worst_class: Measure
     inferred: Measure | None = None
     """the worst inferred group: a label, suspected or not; None where nobody is suspected"""
@@ -62,18 +70,26 @@ class Score:
         return self.worst_class
 
     @property
-    def aims(self) -> dict[str, Measure]:
+    def aims(self) -> dict[str, float]:
         """What a repair has to raise, one of these: the worst group where attributes are known; else what stands in."""
         if self.worst_group is not None:
-            return {"the worst group": self.worst_group}
-        inferred = {} if self.inferred is None else {"the worst inferred group": self.inferred}
-        return {"the worst class": self.worst_class, **inferred}
+            return {"the worst group": self.worst_group.value}
+        inferred = {} if self.inferred is None else {INFERRED: self.inferred.value}
+        return {"the worst class": self.worst_class.value, **inferred, BALANCED: self.balanced.value}
 
-    def raised_over(self, old: Score) -> str | None:
-        """Return the aim that rose most over another model; None where none did by more than the average fell."""
-        rises = {aim: self.aims[aim].value - before.value for aim, before in old.aims.items() if aim in self.aims}
-        most = max(rises, key=lambda aim: rises[aim])
-        return most if rises[most] > max(0.0, old.average.value - self.average.value) else None
+    def raised_over(self, old: Score, tolerance: float) -> str | None:
+        """Return the aim that rose most over another model, of those that rose by more than they cost; None: none did.
+
+        The cost is what the average falls by, and for what stands in for groups also what the worst class falls by: the
+        balanced accuracy must rise by more. An inferred group may be made of wrong labels, so that it counts only where
+        the worst class falls by no more than ``tolerance``.
+        """
+        rises = {aim: self.aims[aim] - before for aim, before in old.aims.items() if aim in self.aims}
+        cost = max(0.0, old.average.value - self.average.value)
+        lost = old.worst_class.value - self.worst_class.value
+        paid = {BALANCED: max(cost, lost), INFERRED: cost if lost <= tolerance + ROUNDING else inf}
+        raised = [aim for aim, rise in rises.items() if rise > paid.get(aim, cost)]
+        return max(raised, key=lambda aim: rises[aim], default=None)
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,10 @@ def fix(  # noqa: PLR0913 - a public door
 ) -> Fixed:
     """Repair a trained model that leans on a shortcut, and keep the old one where that does not pay.
 
-    The model is audited on validation, and methods may learn from one half of it. The other half judges: a new
-    model is taken where it raises the worst group (the worst class, or the worst *inferred* group, where attributes are
-    unknown) and costs no more average accuracy than ``tolerance``. Test is only reported. Where nothing is flagged,
-    nothing is done.
+    The model is audited on validation, and methods may learn from one half of it. The other half judges: a new model is
+    taken where it raises the worst group (the worst class, the balanced accuracy or the worst *inferred* group, where
+    attributes are unknown) and costs no more average accuracy than ``tolerance``. Test is only reported. Where
+    nothing is flagged, nothing is done.
 
     Args:
         model: a trained classifier, or any module whose head can be found; it is left as it was.

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field, replace
 from spurless.bench.fitting import Protocol, fit_under
 from spurless.core.errors import SpurlessError, SpurlessWarning
 from spurless.core.progress import Progress
-from spurless.core.repairs import Attempt, Choice, Fate, Score
+from spurless.core.repairs import ROUNDING, Attempt, Choice, Fate, Score
 from spurless.data.grouped import Splits
 from spurless.fixing.ranking import Judge
 from spurless.methods import METHODS, make_method
 from spurless.models.classifier import Classifier
 from spurless.train.run import Run
-
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +77,9 @@ class Workshop:
         return Attempt(choice, self._fate(score), seconds, score, fitted.record), fitted.model
 
     def _fate(self, score: Score) -> Fate:
-        allowed = self.tolerance + ROUNDING
-        if score.average.value < self.score.average.value - allowed:
+        if score.average.value < self.score.average.value - self.tolerance - ROUNDING:
             return "too costly"
-        if score.raised_over(self.score) is None:
-            return "no better"
-        if score.worst_group is None and score.worst_class.value < self.score.worst_class.value - allowed:
-            return "no better"  # an inferred group that rises at the cost of a class may be made of wrong labels
-        return "passed over"
+        return "no better" if score.raised_over(self.score, self.tolerance) is None else "passed over"
 
 
 def _taken(attempt: Attempt, why: str = "") -> Attempt:
@@ -100,8 +93,8 @@ def _worth(attempt: Attempt, blind: bool) -> tuple[float, float]:
     score = attempt.score
     if score is None:
         return -1.0, -1.0
-    aim = score.criterion if blind else next(iter(score.aims.values()))
-    return aim.value, score.average.value
+    aim = score.criterion.value if blind else next(iter(score.aims.values()))
+    return aim, score.average.value
 
 
 def _named(progress: Progress | None, name: str) -> Progress | None:

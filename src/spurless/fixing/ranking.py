@@ -2,10 +2,10 @@
 
 The average hides what a shortcut does, and groups are what a user without attributes does not have. Repairs are ranked
 by the accuracy of the *worst class*: of the criteria that need no attribute, the one that Yang et al. 2023 found the
-best for choosing models under subpopulation shift. To be taken, a repair has to raise it, or the worst *inferred*
-group: a label, and whether an example is of the suspected minority of the old model, see
-:mod:`spurless.auditing.suspects`. Groups are inferred once, from the old model: a method that moved its own suspects
-could not be compared with another.
+best for choosing models under subpopulation shift. To be taken, a repair has to raise it, or the balanced accuracy by
+more than the worst class falls, or the worst *inferred* group: a label, and whether an example is of the suspected
+minority of the old model, see :mod:`spurless.auditing.suspects`. Groups are inferred once, from the old model: a method
+that moved its own suspects could not be compared with another.
 Where no label has ``LEAST`` suspects, those of all labels are one group; where all labels together have fewer, none is.
 Suspects are chosen for unexpected labels, so that wrong labels are among them, and a method may do well on those and
 nowhere else: the inferred group may let a repair in, but ranks nothing.
@@ -60,6 +60,7 @@ class Judge:
         known = bool(groups.attributes) and self.split.has_attributes
         return Score(
             _measure(inferred.hits, inferred.n),
+            _mean(inferred.class_correct, inferred.class_count),
             _lowest(inferred.class_correct, inferred.class_count, groups.labels),
             _inferred(inferred),
             _worst(group_table(pred, y, a, groups)) if known else None,
@@ -106,6 +107,18 @@ def _lowest(correct: Tensor, count: Tensor, names: Sequence[str], least: int = 1
     accuracy = torch.where(count >= least, correct.double() / count, torch.inf)
     g = int(accuracy.argmin())
     return _measure(int(correct[g]), int(count[g]), names[g])
+
+
+def _mean(correct: Tensor, count: Tensor) -> Measure:
+    """Return the mean over classes; its interval is that of Zou and Donner, from those of the classes.
+
+    "Construction of confidence limits about effect measures", Statistics in Medicine 2008.
+    """
+    correct, count = correct[count > 0], count[count > 0]
+    each, (low, high) = correct.double() / count, wilson(correct, count)
+    under, over = (float((bound - each).norm()) / len(each) for bound in (low, high))
+    value = float(each.mean())
+    return Measure(value, value - under, value + over, int(count.sum()))
 
 
 def _measure(correct: int, count: int, of: str = "") -> Measure:

@@ -31,7 +31,7 @@ def tell(
     if not tried:
         return (f"The old model is kept. {NOTHING}", verdict, "Name a method to run it all the same.")
     taken = next((attempt for attempt in tried if attempt.fate == "taken"), None)
-    first = _repaired(taken, judged) if taken is not None else _kept(tried, judged[0], tolerance)
+    first = _repaired(taken, judged, tolerance) if taken is not None else _kept(tried, judged[0], tolerance)
     shown = taken or next((attempt for attempt in tried if attempt.fate != "failed"), tried[0])
     cost = (_average(judged),) if taken is not None else ()
     warned = shown.record.warnings[len(held.data.notes) :] if shown.record is not None else ()
@@ -39,10 +39,10 @@ def tell(
     return (first, *cost, *hint, verdict, shown.choice.why, held.said, *_ranked_by(tried, judged[0]), *warned)
 
 
-def _repaired(taken: Attempt, judged: tuple[Score, Score]) -> str:
+def _repaired(taken: Attempt, judged: tuple[Score, Score], tolerance: float) -> str:
     before, after = judged
-    aim = after.raised_over(before) or next(iter(before.aims))
-    change = f"{percent(before.aims[aim].value)} to {percent(after.aims[aim].value)}"
+    aim = after.raised_over(before, tolerance) or next(iter(before.aims))
+    change = f"{percent(before.aims[aim])} to {percent(after.aims[aim])}"
     return f"Repaired by {spelt(taken)}: {aim} rises from {change}."
 
 
@@ -73,7 +73,7 @@ def _kept(tried: Sequence[Attempt], before: Score, tolerance: float) -> str:
             f"and you allow {points(100 * tolerance)}. {MORE}"
         )
     found = ", ".join(
-        f"{aim} {percent(old.value)} to {percent(score.aims.get(aim, old).value)}" for aim, old in before.aims.items()
+        f"{aim} {percent(old)} to {percent(score.aims.get(aim, old))}" for aim, old in before.aims.items()
     )
     return f"The old model is kept: {spelt(only)} does not help ({found}). {MORE}"
 
@@ -86,7 +86,8 @@ def _ranked_by(tried: Sequence[Attempt], before: Score) -> tuple[str, ...]:
 
 
 def _goal(score: Score) -> str:
-    return " or ".join(f"{aim} ({percent(measure.value)})" for aim, measure in score.aims.items())
+    *others, last = (f"{aim} ({percent(value)})" for aim, value in score.aims.items())
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def spelt(attempt: Attempt) -> str:

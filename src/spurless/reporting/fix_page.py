@@ -21,6 +21,7 @@ ROWS = {
     "Worst group": "worst_group",
     "Worst inferred group": "inferred",
     "Worst class": "worst_class",
+    "Balanced accuracy": "balanced",
 }
 """what is told of the judging examples, and where a score has it"""
 
@@ -172,7 +173,7 @@ def _brief(value: object) -> str:
 
 
 def _score(score: Score) -> dict[str, Any]:
-    keys = ("average", "worst_class", "inferred", "worst_group")
+    keys = ("average", "balanced", "worst_class", "inferred", "worst_group")
     return {key: _measure(getattr(score, key)) for key in keys}
 
 

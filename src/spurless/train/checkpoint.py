@@ -73,3 +73,10 @@ class Checkpoints:
 
     def _path(self, stage: str) -> Path:
         return self.folder / f"stage-{stage}.pt"
+
+
+def forget(folder: Path, key: str) -> None:
+    """Remove the checkpoints of one run, once it is recorded, and the folder of all runs where it was the last."""
+    Checkpoints(folder / key, key).clear()
+    if folder.exists() and not any(folder.iterdir()):
+        folder.rmdir()
