@@ -1,12 +1,15 @@
 """Weights at the door: a file is opened as the model that it says, and with what that model learnt beside it."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import spurless as sp
-from spurless.cli.weights import open_model, refuse_selector
+from spurless.cli.sources import Columns, open_data
+from spurless.cli.weights import check_weights, open_model, refuse_selector, with_tokenizer
 from spurless.core.errors import BadInput
 from spurless.data.planted import PlantedConfig, planted
 from spurless.methods.deep_gamblers import attach_reservation
@@ -59,3 +62,40 @@ def test_a_model_with_two_encoders_is_built_with_both(tmp_path: Path) -> None:
     x = torch.randn(4, 2)
     assert opened.name == "mlp, two encoders"
     assert torch.equal(opened.eval()(x), twins.eval()(x))
+
+
+def test_a_folder_is_a_text_classifier_with_its_head_and_its_tokenizer(here: Path, cli: Callable[..., Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "food", "place", "never"]
+    vocabulary = here / "vocab.txt"
+    vocabulary.write_text("\n".join(words))
+    transformers.BertTokenizerFast(str(vocabulary)).save_pretrained("mine")
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    torch.manual_seed(0)
+    net = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=len(words), **small)).eval()
+    net.save_pretrained("mine")
+    texts = [f"{first} {second}" for first in words[5:] for second in words[5:] for _ in range(4)]
+    rows = [f"{text},{'yes' if i % 2 else 'no'},{('train', 'val', 'test')[i % 3]}" for i, text in enumerate(texts)]
+    Path("texts.csv").write_text("\n".join(["text,label,split", *rows]))
+
+    columns = Columns(label="label", split="split", text="text")
+    options = with_tokenizer({}, columns, None, Path("mine"))
+    assert options == {"tokenizer": "mine"}
+    assert with_tokenizer({"tokenizer": "words"}, columns, None, Path("mine")) == {"tokenizer": "words"}
+    assert with_tokenizer({}, columns, "hf:mine") == {"tokenizer": "mine"}
+    assert with_tokenizer({}, columns, "token-mean") == with_tokenizer({}, Columns(), "hf:mine") == {}
+    splits = open_data("texts.csv", options, columns, 0, quiet=True)
+    model = open_model(Path("mine"), None, {}, splits, seed=0)
+    x = splits.test.example(5)
+    assert isinstance(x, dict)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(x), net(**x).logits)
+    path = saved(here / "ours.safetensors", model)
+    assert with_tokenizer({}, columns, None, path) == {"tokenizer": "mine"}
+    said = cli("eval", "mine", "--data", "texts.csv", "--text", "text", "--label", "label", "--split", "split")
+    assert said.status == 0, said.err
+    with pytest.raises(BadInput, match="a folder says which model it holds"):
+        open_model(Path("mine"), "token-mean", {}, splits, seed=0)
+    (here / "empty").mkdir()
+    with pytest.raises(BadInput, match="the folder holds no model"):
+        check_weights(here / "empty")

@@ -1,5 +1,7 @@
 """Subnetwork: logits move and weights do not, the last mask is the one, and what is told of it is true."""
 
+import warnings
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.bench.fitting import fit
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Batch, Splits
 from spurless.data.loader import weighted
 from spurless.data.planted import PlantedConfig, planted
@@ -31,6 +34,7 @@ from spurless.train.config import TrainConfig
 from spurless.train.evaluate import evaluate, logits
 from spurless.train.run import Engine, Run, start
 
+pytestmark = pytest.mark.filterwarnings("ignore:The subnetwork is right")  # most nets here are untrained
 DATA = planted(PlantedConfig(n_train=200, n_val=64, n_test=64))
 
 
@@ -97,6 +101,17 @@ def test_a_penalty_that_is_all_that_counts_prunes_everything_in_steps_of_the_rat
     shares = {look.step: look.sparsity for look in looks}
     assert shares[16] == 0.0
     assert shares[24] == 1.0
+
+
+def test_a_subnetwork_that_knows_nothing_is_warned_of() -> None:
+    trained = fit("erm", build("linear", DATA), DATA, train={"epochs": 30, "lr": 0.1}).model
+    emptied = Learning(sparsity=1.0, prune_steps=20)  # the penalty is all that counts
+    with pytest.warns(SpurlessWarning, match="the mask was learned from noise"):
+        assert learn(deepcopy(trained), emptied, a_run())[-1].sparsity == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn(deepcopy(trained), replace(emptied, sparsity=0.0), a_run())
+        learn(deepcopy(trained), replace(emptied, sparsity=0.0), a_run(), DATA.train.y == 1)  # each part of one label
 
 
 @pytest.mark.parametrize("penalty", ["absolute", "expected"])

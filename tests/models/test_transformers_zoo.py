@@ -1,7 +1,7 @@
 """The transformers zoo: features are those of transformers itself, pooled; nothing but safetensors is opened."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,37 @@ def test_hf_is_another_word_for_it(encoders: Path) -> None:
     one, two = (build(f"{word}:{encoders / 'Bert'}", data) for word in ("hf", "transformers"))
     assert (one.name, one.options) == (two.name, two.options)
     assert all(map(torch.equal, one.state_dict().values(), two.state_dict().values()))
+
+
+@pytest.mark.parametrize("kind", list(SIZES))
+def test_a_whole_classifier_brings_its_head(tmp_path: Path, kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = getattr(transformers, f"{kind}Config")(**SIZES[kind], num_labels=3)
+    net = getattr(transformers, f"{kind}ForSequenceClassification")(sizes).eval()
+    net.save_pretrained(tmp_path / "mine")
+    x = pair()
+    x.pop("token_type_ids")
+    model = build(f"hf:{tmp_path / 'mine'}", Data(Split(x)), classifier=True).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), net(**x).logits)
+        torch.testing.assert_close(model.head(model.features(x)), net(**x).logits)
+    assert model.trained
+    untrained = build(f"hf:{tmp_path / 'mine'}", Data(Split(x)), classifier=True, pretrained=False)
+    assert not untrained.trained
+    load_weights(tmp_path / "mine" / "model.safetensors", untrained)  # the names of the file fit, too
+    torch.testing.assert_close(untrained.eval()(x), model(x))
+    save_weights(tmp_path / "ours.safetensors", model)
+    load_weights(tmp_path / "ours.safetensors", build(f"hf:{tmp_path / 'mine'}", Data(Split(x)), classifier=True))
+
+
+def test_what_is_no_classifier_for_these_data_is_refused(encoders: Path) -> None:
+    data = Data(Split(pair()))
+    with pytest.raises(BadInput, match="tells 2 classes apart, and the data have 3"):
+        build(f"hf:{encoders / 'Bert'}", data, classifier=True)
+    with pytest.raises(BadInput, match="is no trained classifier: its weights lack"):
+        build(f"hf:{encoders / 'Bert'}", replace(data, groups=Names(("a", "b"))), classifier=True)
+    with pytest.raises(BadInput, match="pool and dropout are those of an encoder"):
+        TransformersConfig(classifier=True, pool="cls")
 
 
 def test_without_transformers_the_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

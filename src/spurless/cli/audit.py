@@ -30,7 +30,7 @@ from spurless.cli.flags import (
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import open_model
+from spurless.cli.weights import check_weights, open_model, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.options import pairs
 
@@ -43,7 +43,13 @@ QUESTIONS = "Questions"
 
 
 def audit(
-    weights: Annotated[Path, typer.Argument(help="Weights of a trained model, as safetensors.", metavar="WEIGHTS")],
+    weights: Annotated[
+        Path,
+        typer.Argument(
+            help="Weights of a trained model as safetensors; or the folder of a Hugging Face text classifier.",
+            metavar="WEIGHTS",
+        ),
+    ],
     data: Data = "patched-digits",
     data_option: DataOption = [],
     label: CsvLabel = None,
@@ -114,17 +120,18 @@ def audit(
       spurless audit mine.safetensors --only image-properties --only hidden-regions
     """
     from spurless.auditing import audit as ask
-    from spurless.models.weights import weights_info
     from spurless.reporting import audit_json, write_audit, write_json, write_suspects
     from spurless.train.run import Engine
 
     if part not in PARTS:
         raise UnknownName("split", part, PARTS)
-    weights_info(weights)  # before the data are opened, which may take longer
+    check_weights(weights)
     check_places(weights, [out, *([export] if export is not None else [])], "--out, --export")
     beside = out.with_suffix(".json")
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
-    splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet or json)
+    splits = open_data(
+        data, with_tokenizer(pairs(data_option, "--data-option"), columns, model, weights), columns, seed, quiet or json
+    )
     asked = open_model(weights, model, pairs(model_option, "--model-option"), splits, seed)
     with progress_bar(quiet or json) as progress:
         found = ask(

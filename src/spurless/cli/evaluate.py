@@ -34,7 +34,7 @@ from spurless.cli.flags import (
     shares,
 )
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import open_model
+from spurless.cli.weights import check_weights, open_model, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.files import check_writable, replace_file
 from spurless.core.options import pairs
@@ -50,7 +50,13 @@ REFUSED = "abstain"
 
 
 def evaluate(
-    weights: Annotated[Path, typer.Argument(help="Weights to evaluate, as safetensors.", metavar="WEIGHTS")],
+    weights: Annotated[
+        Path,
+        typer.Argument(
+            help="Weights to evaluate as safetensors; or the folder of a Hugging Face text classifier.",
+            metavar="WEIGHTS",
+        ),
+    ],
     data: Data = "patched-digits",
     data_option: DataOption = [],
     label: CsvLabel = None,
@@ -104,15 +110,16 @@ def evaluate(
       spurless eval mine.safetensors --coverage 0.8 --predictions said.csv
     """
     from spurless.bench.fitting import evaluate_given
-    from spurless.models.weights import weights_info
     from spurless.train.run import Engine
 
-    weights_info(weights)  # before the data are opened, which may take longer
+    check_weights(weights)
     coverages = shares(coverage)
     if (start is not None or score != "auto") and not coverages and predictions is None:
         raise BadInput("--score and --start say how to abstain", do="Pass --coverage 1,0.9,0.8 too.")
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
-    splits = open_data(data, pairs(data_option, "--data-option"), columns, seed)
+    splits = open_data(
+        data, with_tokenizer(pairs(data_option, "--data-option"), columns, model, weights), columns, seed
+    )
     _check_predictions(predictions, splits, coverages)
     options = pairs(model_option, "--model-option")
     built = open_model(weights, model, options, splits, seed)

@@ -31,7 +31,7 @@ from spurless.cli.flags import (
 )
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.subnetworks import subnetwork_of
-from spurless.cli.weights import open_model
+from spurless.cli.weights import check_weights, open_model, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.files import check_writable
 from spurless.core.options import pairs
@@ -158,9 +158,12 @@ def explain(
 
     _check_words(how, part)
     _check_subnetwork(subnetwork, before, records)
+    check_weights(weights)
     check_writable(out.parent)
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
-    splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet)
+    splits = open_data(
+        data, with_tokenizer(pairs(data_option, "--data-option"), columns, model, weights), columns, seed, quiet
+    )
     shown: Grouped = getattr(splits, part)
     drawn = _is_drawn(shown, needed=not (neurons or subnetwork))
     options = pairs(model_option, "--model-option")

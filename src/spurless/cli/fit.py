@@ -45,7 +45,7 @@ from spurless.cli.flags import (
     shares,
 )
 from spurless.cli.sources import Columns, build_model, open_data
-from spurless.cli.weights import refuse_selector
+from spurless.cli.weights import refuse_selector, with_tokenizer
 from spurless.core.errors import BadInput
 from spurless.core.files import check_writable
 from spurless.core.options import configure, pairs, read_toml
@@ -165,7 +165,7 @@ def fit(
     score_of(score, declared(chosen), protocol.coverages)
     check_writable(out)
     for number in range(seed, seed + seeds):
-        splits = open_data(data, data_options, columns, number, quiet or json)
+        splits = open_data(data, with_tokenizer(data_options, columns, model), columns, number, quiet or json)
         built = build_model(model, splits, number, model_options)
         if weights is not None:
             refuse_selector(weights)

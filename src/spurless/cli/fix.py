@@ -34,7 +34,7 @@ from spurless.cli.flags import (
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import open_model, refuse_selector
+from spurless.cli.weights import check_weights, open_model, refuse_selector, with_tokenizer
 from spurless.core.errors import BadInput
 from spurless.core.options import pairs
 from spurless.core.records import append
@@ -48,7 +48,13 @@ REPAIR = "Repair"
 
 
 def fix(
-    weights: Annotated[Path, typer.Argument(help="Weights of a trained model, as safetensors.", metavar="WEIGHTS")],
+    weights: Annotated[
+        Path,
+        typer.Argument(
+            help="Weights of a trained model as safetensors; or the folder of a Hugging Face text classifier.",
+            metavar="WEIGHTS",
+        ),
+    ],
     data: Data = "patched-digits",
     data_option: DataOption = [],
     label: CsvLabel = None,
@@ -138,18 +144,20 @@ def fix(
     """
     from spurless.fixing import fix as repair
     from spurless.fixing.export import check_onnx, write_onnx
-    from spurless.models.weights import save_weights, weights_info
+    from spurless.models.weights import save_weights
     from spurless.reporting import fix_json, write_fix, write_fix_json
     from spurless.train.run import Engine
 
-    weights_info(weights)  # before the data are opened, which may take longer
+    check_weights(weights)
     refuse_selector(weights)
     if onnx is not None:
         check_onnx()
     places = [place for place in (out, save, onnx) if place is not None]
     check_places(weights, places, "--out, --save, --onnx, --records", records)
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
-    splits = open_data(data, pairs(data_option, "--data-option"), columns, seed, quiet or json)
+    splits = open_data(
+        data, with_tokenizer(pairs(data_option, "--data-option"), columns, model, weights), columns, seed, quiet or json
+    )
     old = open_model(weights, model, pairs(model_option, "--model-option"), splits, seed)
     with progress_bar(quiet or json) as progress:
         done = repair(

@@ -40,6 +40,7 @@ from spurless.cli.flags import (
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.sweep_maps import place_of, write_maps
 from spurless.cli.sweep_table import in_json, show
+from spurless.cli.weights import with_tokenizer
 from spurless.core.errors import BadInput
 from spurless.core.files import check_writable
 from spurless.core.options import pairs, read_toml
@@ -204,11 +205,13 @@ def sweep(
         "momentum": momentum, "weight_decay": weight_decay, "stop_accuracy": stop_accuracy, "stop_loss": stop_loss,
     }  # fmt: skip
     written = _sections(config)
+    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
+    data_options = {**written["data"], **pairs(data_option, "--data-option")}
     cell = Cell(
         dataset=data,
         model=settled(model),  # runs may be done by processes in other folders
         method=method,
-        data_options={**written["data"], **pairs(data_option, "--data-option")},
+        data_options=with_tokenizer(data_options, columns, model),
         model_options={**written["model"], **pairs(model_option, "--model-option")},
         preset=preset,
         method_options={**written["method"], **pairs(method_option, "--method-option")},
@@ -221,7 +224,6 @@ def sweep(
     )
     _refuse(model, cell.model_options, ("name", "data", "seed", "input_shape", "n_classes"))
     _refuse(f"method {method!r}", cell.method_options, ("name", "preset", "options"))
-    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     values, weights = {**written["over"], **_values(over)}, place_of(keep, maps, out)
     for name in values:
         swept_over = parameter_named(name, cell)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spurless.cli.sources import build_model
+from spurless.cli.sources import Columns, build_model
 from spurless.core.errors import BadInput
 
 if TYPE_CHECKING:
@@ -17,14 +17,50 @@ TWO = ", two encoders"
 """What DisEnt adds to the name of the model that it was given."""
 
 
+def check_weights(weights: Path) -> None:
+    """Refuse what is neither a file of weights nor the folder of a text classifier, before anything takes long."""
+    from spurless.models.weights import weights_info
+
+    if not weights.is_dir():
+        weights_info(weights)
+    elif not (weights / "config.json").is_file():
+        raise BadInput(
+            "the folder holds no model",
+            where=weights,
+            expected="a .safetensors file, or a text classifier with its config.json, as save_pretrained writes it",
+        )
+
+
+def with_tokenizer(
+    options: dict[str, Any], columns: Columns, model: str | None, weights: Path | None = None
+) -> dict[str, Any]:
+    """Return options of the data by which own texts are cut as the model expects it, unless they say how."""
+    if columns.text is None:
+        return options
+    from spurless.models import ALIASES
+    from spurless.models.weights import weights_info
+
+    if model is None and weights is not None:
+        model = f"hf:{weights}" if weights.is_dir() else str(weights_info(weights).get("name"))
+    family, _, member = (model or "").removesuffix(TWO).partition(":")
+    own = ALIASES.get(family, family) == "transformers" and member
+    return {"tokenizer": member, **options} if own else options
+
+
 def open_model(weights: Path, model: str | None, options: Mapping[str, Any], splits: Splits, seed: int) -> Classifier:
     """Build the model that a file of weights names, or that was said, and read the weights into it.
+
+    A folder is a text classifier that ``save_pretrained`` wrote, and says all of this itself.
 
     Raises:
         BadInput: the file does not say which model it belongs to, or does not fit.
     """
     from spurless.models.weights import load_weights, weights_info
 
+    if weights.is_dir():
+        if model is not None:
+            raise BadInput("a folder says which model it holds", where=weights, do="Leave --model out.")
+        return build_model(f"hf:{weights}", splits, seed, {"classifier": True, **options})
     info = weights_info(weights)
     chosen = model or info.get("name")
     if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):
@@ -71,7 +107,7 @@ def _refuse_own(weights: Path, name: str) -> None:
 
 def refuse_selector(weights: Path) -> None:
     """Refuse weights whose selector would be stale as soon as the rest of the model is trained on."""
-    if _selector(weights):
+    if weights.is_file() and _selector(weights):
         raise BadInput(
             "the weights have a selector, which would no longer fit once the model is trained on",
             where=weights,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -10,11 +11,12 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Batch, Grouped
 from spurless.data.loader import Order
 from spurless.data.mined import Mined
 from spurless.methods.head_tuning import check_counts, steady
+from spurless.metrics.intervals import wilson
 from spurless.models.classifier import Classifier
 from spurless.models.counting import layer_sparsity
 from spurless.models.learned_masks import absolute_sum, expected_kept, learn_masks, mask_logits, settle, signed_sum
@@ -109,7 +111,8 @@ def learn_mask(  # noqa: PLR0913 - a stage: what, from what, by what
 ) -> tuple[Look, ...]:
     """Learn a mask by ``loss`` and the penalty, prune by it, in place, and return what it was on the way.
 
-    No weight moves, and the last mask is taken: no criterion is asked. The stage is called "prune".
+    No weight moves, and the last mask is taken: no criterion is asked. The stage is called "prune". There is a warning
+    where the subnetwork does not even know the training examples: then it was learned from noise.
     """
     model.to(run.device)
     learn_masks(model, config.init, config.tau, squashed=config.squashed)
@@ -137,6 +140,7 @@ def learn_mask(  # noqa: PLR0913 - a stage: what, from what, by what
     for row, look in zip(aside.history, looks, strict=True):
         del row["score"]  # the number of the look
         run.history.append(row | asdict(look))
+    watch.warn_if_ignorant(looks[-1])
     settle(model)
     return looks
 
@@ -170,6 +174,21 @@ class _Watch:
         return tuple(
             Look(step, share, *(None if part != part else part for part in right))
             for step, (share, *right) in zip(steps, rows, strict=True)
+        )
+
+    def warn_if_ignorant(self, last: Look) -> None:
+        """Warn where the subnetwork does no better than the most frequent label said of everybody."""
+        parts = [(part.y.cpu(), right) for part, right in zip(self.parts, (last.mined, last.others), strict=True)]
+        y = torch.cat([labels for labels, _ in parts])
+        right = round(sum(len(labels) * (share or 0.0) for labels, share in parts))
+        if float(wilson(right, len(y))[0]) > int(y.bincount().max()) / len(y):
+            return
+        warnings.warn(
+            f"The subnetwork is right on {right} of {len(y)} training examples, no more than by always saying the most "
+            "frequent label: the mask was learned from noise. Train without a mask, or let the first draws keep more "
+            "weights: a larger init, squashed=False.",
+            SpurlessWarning,
+            stacklevel=3,
         )
 
     def _accuracy(self, part: Grouped) -> float:

@@ -5,8 +5,8 @@ are read from safetensors alone, and code that comes with them is never run.
 
 Deviation:
     * The features are the mean of the last hidden states, or the first of them; BERT's own classifier puts a dense
-      layer and a tanh between the first one and its head. To have that, wrap
-      ``AutoModelForSequenceClassification.from_pretrained(...)``.
+      layer and a tanh between the first one and its head. ``classifier=True`` has that: the model as
+      ``AutoModelForSequenceClassification`` reads it, trained head included.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from spurless.core.pretrained import open_pretrained, transformers_for
 from spurless.models.classifier import Classifier
 from spurless.models.shapes import Shape
 from spurless.models.token_mean import masked_mean
+from spurless.models.wrapping import wrap
 
 TOGETHER = 16
 """Texts that go through the encoder together on the CPU."""
@@ -38,10 +39,16 @@ class TransformersConfig:
     """features: the mean over the tokens of a text (sentence encoders), or the state of its first token (BERT)"""
     dropout: float = 0.1
     """of the features, in training; inside, the encoder keeps its own"""
+    classifier: bool = False
+    """the whole classifier that was saved there, with its own head, in the place of an encoder under a fresh one"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.dropout < 1:
             raise BadInput("option 'dropout' of transformers must be a share", expected="0 to 1", got=self.dropout)
+        if self.classifier and (self.pool, self.dropout) != ("mean", 0.1):
+            raise BadInput(
+                "pool and dropout are those of an encoder, and a classifier has its own", do="Leave them out."
+            )
 
 
 class Encoder(nn.Module):
@@ -87,6 +94,8 @@ def transformers_model(variant: str, input_shape: Shape, n_classes: int, config:
     transformers = transformers_for(f"The model transformers:{variant}")
     architecture = open_pretrained(transformers.AutoConfig.from_pretrained, variant, "configuration")
     _check(variant, architecture, input_shape[0])
+    if config.classifier:
+        return _whole(variant, architecture, n_classes, config.pretrained)
     if config.pretrained:
         load = transformers.AutoModel.from_pretrained
         encoder = open_pretrained(load, variant, "weights", use_safetensors=True)
@@ -95,6 +104,28 @@ def transformers_model(variant: str, input_shape: Shape, n_classes: int, config:
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # nobody reads it: its weights would only decay
     return Classifier(Encoder(encoder.float(), config), nn.Linear(architecture.hidden_size, n_classes))
+
+
+def _whole(variant: str, architecture: Any, n_classes: int, pretrained: bool) -> Classifier:
+    """Return a classifier of transformers with its own head."""
+    if architecture.num_labels != n_classes:
+        raise BadInput(
+            f"transformers:{variant} tells {architecture.num_labels} classes apart, and the data have {n_classes}",
+            do="Pass the data that it was trained for, or leave classifier out for a fresh head.",
+        )
+    kind = transformers_for(f"The model transformers:{variant}").AutoModelForSequenceClassification
+    if not pretrained:
+        return wrap(kind.from_config(architecture, trust_remote_code=False), trained=False)
+    module, told = open_pretrained(
+        kind.from_pretrained, variant, "weights", use_safetensors=True, output_loading_info=True
+    )
+    if told["missing_keys"]:
+        missing = ", ".join(sorted(told["missing_keys"])[:3])
+        raise BadInput(
+            f"transformers:{variant} is no trained classifier: its weights lack {missing}",
+            do="Leave classifier out, and train a head on it.",
+        )
+    return wrap(module.float())
 
 
 def _check(variant: str, architecture: Any, length: int) -> None:
