@@ -17,10 +17,11 @@ from spurless.data import load
 from spurless.data.grouped import Batch, Grouped, Splits
 from spurless.data.loader import Loader, Order
 from spurless.data.mined import Mined, fingerprint
+from spurless.data.transforms import augmentation
 from spurless.methods import dcwp, make_method
 from spurless.methods.alignment import alignment
 from spurless.methods.dcwp import DCWP, DCWPConfig, debiased, equation_14
-from spurless.methods.mining import MINING_COLORED_MNIST, MiningConfig
+from spurless.methods.mining import MINING_COLORED_MNIST, MiningConfig, mine
 from spurless.methods.subnetwork import finished, learn_mask
 from spurless.models import Classifier, build
 from spurless.models.masks import is_pruned, weight_masks
@@ -189,6 +190,29 @@ def test_a_list_from_a_file_is_the_same_as_mining_it(digits: Splits, tmp_path: P
     assert "mine" not in read.record.seconds
 
 
+def test_what_was_mined_once_is_not_mined_again_for_other_settings_of_the_mask(
+    digits: Splits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mined: list[MiningConfig] = []
+
+    def counted(*words: Any) -> Mined:
+        mined.append(words[-1])
+        return mine(*words)
+
+    monkeypatch.setattr("spurless.methods.dcwp.mine", counted)
+    first, second = run(digits), run(digits, align=0.0, prune_steps=5)
+    assert len(mined) == 1
+    assert torch.equal(first.explanation.mined.score, second.explanation.mined.score)
+    assert first.explanation.mined.fingerprint == second.explanation.mined.fingerprint
+    run(digits, seed=1)
+    run(digits, mining={"how": "early", "steps": 5})
+    run(replace(digits, train=replace(digits.train, augment=augmentation("flip", 16))))
+    assert len(mined) == 4  # another seed, another mining, other images
+    for _ in range(2):
+        run(replace(digits, train=replace(digits.train, augment=torch.nn.Identity())))
+    assert len(mined) == 6  # who knows what it does
+
+
 def test_a_trained_model_needs_a_list(digits: Splits, erm: Classifier, listed: str) -> None:
     with pytest.raises(BadInput, match=r"trained elsewhere.*Give an untrained model, or pass mined=PATH"):
         run(digits, erm)
@@ -269,6 +293,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
             raise Killed
 
     monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "empty"))  # else nothing is mined again
     with monkeypatch.context() as patch:
         patch.setattr(Run, "tell", kill)
         with pytest.raises(Killed):

@@ -35,8 +35,9 @@ def tell(
     shown = taken or next((attempt for attempt in tried if attempt.fate != "failed"), tried[0])
     cost = (_average(judged),) if taken is not None else ()
     warned = shown.record.warnings[len(held.data.notes) :] if shown.record is not None else ()
+    goal = (_goal(judged[0]),) if taken is None and shown.score is not None else ()
     hint = (LABEL,) if taken is None and judged[0].worst_group is None else ()
-    return (first, *cost, *hint, verdict, shown.choice.why, held.said, *_ranked_by(tried, judged[0]), *warned)
+    return (first, *cost, *goal, *hint, verdict, shown.choice.why, held.said, *_ranked_by(tried, judged[0]), *warned)
 
 
 def _repaired(taken: Attempt, judged: tuple[Score, Score], tolerance: float) -> str:
@@ -61,7 +62,7 @@ def _kept(tried: Sequence[Attempt], before: Score, tolerance: float) -> str:
         return f"The old model is kept: no method could be run. {spelt(tried[0])} says: {tried[0].error}"
     if len(run) > 1:
         return (
-            f"The old model is kept: none of {len(run)} methods raises {_goal(before)} at a cost of at most "
+            f"The old model is kept: none of {len(run)} methods helps at a cost of at most "
             f"{points(100 * tolerance)} of average accuracy."
         )
     (only,) = run
@@ -72,10 +73,7 @@ def _kept(tried: Sequence[Attempt], before: Score, tolerance: float) -> str:
             f"The old model is kept: {spelt(only)} costs {points(cost)} of average accuracy on the judging examples, "
             f"and you allow {points(100 * tolerance)}. {MORE}"
         )
-    found = ", ".join(
-        f"{aim} {percent(old)} to {percent(score.aims.get(aim, old))}" for aim, old in before.aims.items()
-    )
-    return f"The old model is kept: {spelt(only)} does not help ({found}). {MORE}"
+    return f"The old model is kept: {spelt(only)} does not help. {MORE}"
 
 
 def _ranked_by(tried: Sequence[Attempt], before: Score) -> tuple[str, ...]:
@@ -86,8 +84,9 @@ def _ranked_by(tried: Sequence[Attempt], before: Score) -> tuple[str, ...]:
 
 
 def _goal(score: Score) -> str:
+    """Say what a repair has to raise."""
     *others, last = (f"{aim} ({percent(value)})" for aim, value in score.aims.items())
-    return f"{', '.join(others)} or {last}" if others else last
+    return f"To help is to raise {', '.join(others)} or {last}." if others else f"To help is to raise {last}."
 
 
 def spelt(attempt: Attempt) -> str:

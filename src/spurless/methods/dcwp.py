@@ -36,7 +36,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -45,7 +45,10 @@ from torch.nn.functional import cross_entropy
 
 from spurless.core.errors import BadInput
 from spurless.core.options import configure
+from spurless.core.provenance import digest, versions
 from spurless.data.grouped import Batch, Grouped, Splits
+from spurless.data.made import kept
+from spurless.data.mined import fingerprint
 from spurless.methods.alignment import Alignment, alignment
 from spurless.methods.base import Info
 from spurless.methods.head_tuning import check_counts, steady
@@ -204,7 +207,7 @@ class DCWP:
 
 
 def the_list(train: Grouped, config: DCWPConfig, run: Run) -> Mined:
-    """Mine, or read what was mined before.
+    """Mine, or take what the same mining gave before: from the file that is named, else from the cache.
 
     Raises:
         BadInput: the list is of other data, or the user brought a trained model and no list.
@@ -218,9 +221,25 @@ def the_list(train: Grouped, config: DCWPConfig, run: Run) -> Mined:
             do="Give an untrained model, or pass mined=PATH, a list that Mined.save wrote.",
         )
     else:
-        mined = mine(wrap(run.fresh()), train, run, config.mining)
+        mined = _mined(wrap(run.fresh()), train, run, config.mining)
     run.history.append({"stage": "mined", "found": mined.summary()})
     return mined
+
+
+def _mined(model: Classifier, train: Grouped, run: Run, config: MiningConfig) -> Mined:
+    """Mine once for all settings of what follows it; of data that go through code of the user's own, each time."""
+    changes = [part for part in (train.augment, train.transform) if part is not None]
+    if not all(type(part).__module__.startswith("spurless.") for part in changes):
+        return mine(model, train, run, config)
+    of, weights = fingerprint(train), [tensor for _, tensor in sorted(model.state_dict().items())]
+    settings = [repr(changes), asdict(config), run.precision, run.seeds.seed, versions()["torch"]]
+
+    def make() -> dict[str, Tensor]:
+        found = mine(model, train, run, config)
+        return {"score": found.score, "chosen": found.chosen}
+
+    found = kept(digest("mined", of, *weights, settings), make)
+    return Mined(found["score"], found["chosen"], config.how, of)
 
 
 def debiased(mined: Mined, config: DCWPConfig, upweight: float, align: float, run: Run) -> Objective:

@@ -259,4 +259,34 @@ CORRUPTED_CIFAR10 = (
     _corrupted_cifar10(5, 10.0, 56.17, "ERM 45.66"),
 )
 
-CLAIMS = (LINEAR_RATIO, COLORED_DIGITS, *COLORED_MNIST, ABLATION, *CORRUPTED_CIFAR10)
+# The first draws of the authors' mask keep 69 % of the weights, which this net does not stand; see the page on DCWP.
+GENTLE = {"squashed": False, "init": 4.6}  # 99 % are kept at first
+
+
+def best_variant(records: Mapping[str, Record]) -> float:
+    """Measure how far the better of the two variants is above DCWP as its authors run it, in points."""
+    plain, *others = (100 * (records[cell].metrics["unbiased"] or 0.0) for cell in ("dcwp", "no mask", "gentle mask"))
+    return max(others) - plain
+
+
+CORRUPTED_CIFAR10_MASK = Claim(
+    id="dcwp/corrupted-cifar10-mask",
+    place="not in the paper: what the mask does to EfficientNet-Lite0 at 1 %; the bar is ours",
+    quantity="unbiased accuracy of the better of no mask and of first draws that keep 99 %, above the authors', points",
+    cells={
+        "dcwp": _cifar(1, upweight=50.0),
+        "no mask": _cifar(1, upweight=50.0, mask=False),
+        "gentle mask": _cifar(1, upweight=50.0, **GENTLE),
+    },
+    measure=best_variant,
+    paper=None,
+    spread=None,
+    bar=Bar(0.0),
+    seeds=4,
+    cost="gpu",
+    minutes=12,
+    needs=("cifar10_jpeg.npz", "weights/tf_efficientnet_lite0_fp16.safetensors"),
+    extra=of_the_start,
+)
+
+CLAIMS = (LINEAR_RATIO, COLORED_DIGITS, *COLORED_MNIST, ABLATION, *CORRUPTED_CIFAR10, CORRUPTED_CIFAR10_MASK)
