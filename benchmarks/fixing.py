@@ -5,12 +5,13 @@ Run: python benchmarks/fixing.py --root DATA --out benchmarks/records/fixing.jso
 
 The models are the biased ones of ``benchmarks/detection.py`` (the same folder of models serves both). Each is repaired
 four times: by the automatic choice, and by the best by the criterion of all methods that repair a trained model
-(``--try repairs``), with the attributes of train and validation hidden, and with them. Methods are not tuned; but that
-the whole of validation is audited was decided after a first table of seeds 20 to 33, so these are not new. Test, whose
-attributes are known here, decides nothing and is what the table tells: the accuracy of the worst group, or, where the
-smallest group has fewer than 20 test examples (ten digits in ten colours), of all groups alike. The best method is the
-one that is best on test, the old model included, which nobody could have known; where nothing is flagged, none is run.
-The tolerance is 0.05: where validation is as biased as train, unlearning a shortcut costs average accuracy there.
+(``--try repairs``), with the attributes of train and validation hidden, and with them. Methods are not tuned. That the
+whole of validation is audited was decided after a table of seeds 20 to 33, and what a repair has to raise with seeds
+from 1000 on; seeds from 40 on had no part in anything. Test, whose attributes are known here, decides nothing and is
+what the table tells: the accuracy of the worst group, or, where the smallest group has fewer than 20 test examples (ten
+digits in ten colours), of all groups alike. The best method is the one that is best on test, the old model included,
+which nobody could have known; where nothing is flagged, none is run. The tolerance is 0.05: where validation is as
+biased as train, unlearning a shortcut costs average accuracy there.
 
 Of Waterbirds and CelebA the head alone is repaired, on its features, since the rest was not trained either; half of the
 audited examples are validation, the other half test.
@@ -203,7 +204,7 @@ def main() -> None:
     parser.add_argument("--root", default=os.environ.get("SPURLESS_DATA"), help="the data folder")
     parser.add_argument("--out", type=Path, required=True, help="records are appended here; what is there is not rerun")
     parser.add_argument("--problems", nargs="*", default=tuple(PROBLEMS), choices=tuple(PROBLEMS), metavar="NAME")
-    parser.add_argument("--seed", type=int, default=20, help="the first seed")
+    parser.add_argument("--seed", type=int, default=40, help="the first seed")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--models", type=Path, help="keep trained models in this folder, and take them from there")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
