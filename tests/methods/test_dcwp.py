@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data import load
 from spurless.data.grouped import Batch, Grouped, Splits
 from spurless.data.loader import Loader, Order
@@ -211,6 +211,12 @@ def test_what_was_mined_once_is_not_mined_again_for_other_settings_of_the_mask(
     for _ in range(2):
         run(replace(digits, train=replace(digits.train, augment=torch.nn.Identity())))
     assert len(mined) == 6  # who knows what it does
+
+
+def test_an_odd_list_is_warned_of_each_time(digits: Splits) -> None:
+    for _ in range(2):
+        with pytest.warns(SpurlessWarning, match="Mining .* most examples break the shortcut"):
+            run(digits, mining={"how": "early", "steps": 1, "lr": 1e-6})
 
 
 def test_a_trained_model_needs_a_list(digits: Splits, erm: Classifier, listed: str) -> None:

@@ -61,7 +61,13 @@ class Looking:
 
 
 def explain(
-    weights: Annotated[Path, typer.Argument(help="Weights to explain, as safetensors.", metavar="WEIGHTS")],
+    weights: Annotated[
+        Path,
+        typer.Argument(
+            help="Weights to explain as safetensors; or the folder of a Hugging Face text classifier.",
+            metavar="WEIGHTS",
+        ),
+    ],
     before: Annotated[
         Path | None,
         typer.Option(

@@ -59,6 +59,7 @@ from spurless.methods.mining import (
     MiningConfig,
     mine,
     oversampled,
+    warn_if_odd,
 )
 from spurless.methods.subnetwork import Look, Penalty, as_pruned, check_learning, finished, learn_mask, per_look, reset
 from spurless.models.classifier import Classifier
@@ -232,13 +233,17 @@ def _mined(model: Classifier, train: Grouped, run: Run, config: MiningConfig) ->
     if not all(type(part).__module__.startswith("spurless.") for part in changes):
         return mine(model, train, run, config)
     of, weights = fingerprint(train), [tensor for _, tensor in sorted(model.state_dict().items())]
-    settings = [repr(changes), asdict(config), run.precision, run.seeds.seed, versions()["torch"]]
+    unseen = "" if train.hidden is None else train.hidden.fingerprint()
+    settings = [repr(changes), unseen, asdict(config), run.precision, run.seeds.seed, versions()["torch"]]
+    now: list[Mined] = []
 
     def make() -> dict[str, Tensor]:
-        found = mine(model, train, run, config)
-        return {"score": found.score, "chosen": found.chosen}
+        now.append(mine(model, train, run, config))
+        return {"score": now[0].score, "chosen": now[0].chosen}
 
     found = kept(digest("mined", of, *weights, settings), make)
+    if not now:
+        warn_if_odd(found["chosen"], config)  # as mining does
     return Mined(found["score"], found["chosen"], config.how, of)
 
 

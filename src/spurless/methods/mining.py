@@ -137,7 +137,7 @@ def mine(model: Classifier, train: Grouped, run: Run, config: MiningConfig = MIN
         minimise(net, loader, objective, run, Stage("mine", config.train, static=True, select=False))
         seen = logits(net, train, run.device, run.workers)
         score, chosen = 1 - _sure(seen, train.y.cpu()), seen.argmax(dim=1) != train.y.cpu()
-    _warn(chosen, config)
+    warn_if_odd(chosen, config)
     return Mined(score, chosen, config.how, fingerprint(train))
 
 
@@ -235,7 +235,8 @@ def _sure(seen: Tensor, y: Tensor) -> Tensor:
     return seen.softmax(dim=1).gather(1, y[:, None]).squeeze(1)
 
 
-def _warn(chosen: Tensor, config: MiningConfig) -> None:
+def warn_if_odd(chosen: Tensor, config: MiningConfig) -> None:
+    """Warn where nothing was chosen, or most of everything."""
     share = float(chosen.double().mean())
     if 0 < share <= 0.5:
         return
@@ -262,4 +263,5 @@ __all__ = [
     "confident",
     "mine",
     "oversampled",
+    "warn_if_odd",
 ]
