@@ -325,6 +325,27 @@ def test_no_second_weights_where_the_user_brought_them(tiny_fit: Cli, here: Path
     assert "before the repair" not in said.out
 
 
+def test_what_was_mined_is_kept_and_given_to_another_method(
+    tiny_fit: Cli, refused: Callable[..., None], here: Path
+) -> None:
+    said = tiny_fit("dcwp", "--preset", "digits", "--out", "dcwp")
+    (path,) = (here / "dcwp").glob("*-mined.npz")
+    assert f"what was mined in dcwp/{path.name}" in " ".join(said.out.split())
+    given = tiny_fit("group-dro", "--mined", path, "--out", "dro")
+    plain = tiny_fit("group-dro", "--out", "dro")
+    listed, known = given.records(here / "dro" / "records.jsonl")
+    assert listed["key"] != known["key"]
+    assert "by a mined list: gce chose" in listed["warnings"][0]
+    assert "mined in" not in plain.out
+    again = tiny_fit("dcwp", "--preset", "digits", "--mined", path, "--out", "again")
+    (told,) = again.records(here / "again" / "records.jsonl")
+    assert told["config"]["mined"] == str(path)
+    assert "mine" not in told["seconds"]
+    refused("--mined: erm neither mines nor asks for groups", "fit", "erm", *TINY, "--mined", path)
+    refused("mined list was made from other data", "fit", "group-dro", "--mined", path)
+    refused("no such file", "fit", "group-dro", *TINY, "--mined", "gone.npz")
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [

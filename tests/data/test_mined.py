@@ -10,7 +10,7 @@ import torch
 from spurless.core.errors import BadInput, MissingAttributes
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
+from spurless.data.grouped import Grouped, Splits
 from spurless.data.mined import Mined, Quality, fingerprint, oversampled
 
 Y = torch.tensor([0, 0, 1, 1, 1])
@@ -104,3 +104,16 @@ def test_the_summary_counts() -> None:
     assert MINED.summary() == "gce chose 3 of 5 examples (60.0 %): score 0.750 against 0.100 on average."
     nobody = replace(MINED, chosen=torch.zeros(5, dtype=torch.bool))
     assert "chose 0 of 5 examples (0.0 %): score none against 0.490" in nobody.summary()
+
+
+def test_a_list_is_groups_for_whoever_asks_by_hand() -> None:
+    data = Splits(SPLIT.hide_attributes(), SPLIT, SPLIT)
+    grouped = MINED.as_groups(data)
+    assert grouped.train.given.groups.names == ("no, not listed", "no, listed", "yes, not listed", "yes, listed")
+    assert grouped.train.given.g.tolist() == [0, 1, 3, 3, 2]
+    assert grouped.train.given.has_attributes
+    assert (grouped.val, grouped.test, grouped.groups) == (data.val, data.test, data.groups)  # judged as before
+    (note,) = grouped.notes
+    assert note == f"Groups of train are by label and by a mined list: {MINED.summary()}"
+    with pytest.raises(BadInput, match="made from other data"):
+        MINED.as_groups(Splits(SPLIT.select(torch.arange(4)), SPLIT, SPLIT))

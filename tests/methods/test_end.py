@@ -11,6 +11,7 @@ from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.data.colored_digits import ColoredDigitsConfig, colored_digits
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.mined import Mined, fingerprint
 from spurless.methods.end import EnD, EnDConfig, apart, cosines, together
 from spurless.models import build
 from spurless.train.config import TrainConfig
@@ -119,6 +120,14 @@ def test_overlapping_attributes_are_refused() -> None:
     data = Splits(split, split, split)
     with pytest.raises(BadInput, match=r"these groups overlap"):
         EnD().fit(build("linear", data), data, start(Engine("cpu"), 0, TrainConfig()))
+
+
+def test_domains_that_are_no_attributes_are_refused() -> None:
+    data = colored_digits(ColoredDigitsConfig(conflicting=0.1))
+    listed = data.train.y != data.train.a
+    mined = Mined(listed.float(), listed, "gce", fingerprint(data.train))
+    with pytest.raises(BadInput, match=r"tells attributes from labels.*got 0, not listed, 0, listed.*Use group-dro"):
+        fit("end", build("mlp", data), mined.as_groups(data), train=TrainConfig(steps=1))
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

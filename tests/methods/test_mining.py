@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.bench.fitting import fit
+from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data import load
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.loader import Loader, shuffled
+from spurless.data.mined import Mined, fingerprint
 from spurless.methods.mining import (
     MINING_COLORED_MNIST,
     MINING_CORRUPTED_CIFAR10,
@@ -51,6 +53,20 @@ def fresh(data: Splits, seed: int) -> Classifier:
 
 def a_run(seed: int = 0) -> Run:
     return start(Engine("cpu"), seed, TrainConfig(epochs=1, batch_size=8, lr=7.0))  # settings that mining must not use
+
+
+def test_a_list_that_is_the_truth_is_as_good_as_attributes() -> None:
+    data = load("planted", n_train=600, n_val=100, n_test=400)
+    conflicting = data.train.y != data.train.a
+    mined = Mined(conflicting.float(), conflicting, "gce", fingerprint(data.train))
+    blind = replace(data, train=data.train.hide_attributes())
+    with pytest.raises(MissingAttributes):
+        fit("group-dro", build("linear", data), blind)
+    known, listed = (fit("group-dro", build("linear", data), each) for each in (data, mined.as_groups(blind)))
+    for one, other in zip(known.model.parameters(), listed.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)  # the groups are the same, in another order
+    assert listed.record.metrics["worst_group"] == pytest.approx(known.record.metrics["worst_group"], abs=0.02)
+    assert any("by a mined list" in said for said in listed.record.warnings)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

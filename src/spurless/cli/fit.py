@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,6 +51,10 @@ from spurless.core.files import check_writable
 from spurless.core.options import configure, pairs, read_toml
 from spurless.core.records import Record, append, read
 
+if TYPE_CHECKING:
+    from spurless.bench.fitting import Fitted
+    from spurless.data.mined import Mined
+
 
 def _train(help: str, default: str | bool = False) -> Any:
     """Declare a setting of the loop; its default is the loop's own, and only shown here."""
@@ -86,6 +90,15 @@ def fit(
         ),
     ] = None,
     method_option: MethodOption = [],
+    mined: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take this list of examples that break the shortcut: where a method mines, in the place of its own; "
+            "where it asks for attributes of train, as groups: each label, listed or not.",
+            metavar="NPZ",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
     select: Select = "last",
     epochs: Annotated[int | None, _train("Passes over the train split.", "20")] = None,
     steps: Annotated[int | None, _train("Stop after so many steps.")] = None,
@@ -128,19 +141,21 @@ def fit(
     A killed run, started again with the same words, goes on where it was and ends
     with the same weights; a run that OUT holds already is shown and not repeated.
     Where a method repairs a model that was trained for it, the weights before the
-    repair are saved too, as NAME-start.safetensors.
+    repair are saved too, as NAME-start.safetensors, and what it mined as NAME-mined.npz,
+    which --mined gives to another run.
 
     Examples:
       spurless fit erm --data patched-digits --steps 170
       spurless fit group-dro --data meta.csv --label y --attribute place
       spurless fit jtt -D conflicting=0.1 --preset digits -M upweight=5 --seeds 3
       spurless fit masktune --preset digits --steps 200 --coverage 1,0.9,0.8
+      spurless fit group-dro --data meta.csv --label y --mined runs/dcwp-…-mined.npz
     """
     from spurless.bench.fitting import Protocol, fit_under, key_of
     from spurless.bench.rules import score_of
     from spurless.methods import make_method
     from spurless.methods.base import declared
-    from spurless.models.weights import load_weights, save_weights
+    from spurless.models.weights import load_weights
     from spurless.train.checkpoint import forget
     from spurless.train.config import TrainConfig
     from spurless.train.run import Engine, is_main_process
@@ -157,6 +172,7 @@ def fit(
     data_options = {**written["data"], **pairs(data_option, "--data-option")}
     model_options = {**written["model"], **pairs(model_option, "--model-option")}
     method_options = {**written["method"], **pairs(method_option, "--method-option")}
+    listed = _listed(method, mined, method_options)
     _check_method_options(method, method_options, signature(make_method).parameters)
     chosen = make_method(method, preset, **method_options)
     settings = configure(TrainConfig, train, "the training loop")
@@ -166,6 +182,7 @@ def fit(
     check_writable(out)
     for number in range(seed, seed + seeds):
         splits = open_data(data, with_tokenizer(data_options, columns, model), columns, number, quiet or json)
+        splits = splits if listed is None else listed.as_groups(splits)
         built = build_model(model, splits, number, model_options)
         if weights is not None:
             refuse_selector(weights)
@@ -181,9 +198,7 @@ def fit(
             if not is_main_process():
                 continue
             record = fitted.record
-            if fitted.start is not None and not built.trained:
-                save_weights(_begun(place), fitted.start)  # first: whoever finds the weights finds these
-            save_weights(place, fitted.model)
+            _save(place, fitted, given=built.trained)
             append(out / "records.jsonl", record)
             forget(out / "checkpoints", key)
         if json:
@@ -191,7 +206,8 @@ def fit(
         elif is_main_process():
             show_record(record)
             before = f", those before the repair in {_begun(place)}" if _begun(place).exists() else ""
-            print(f"record in {out / 'records.jsonl'}, weights in {place}{before}\n")
+            found = f", what was mined in {_mined(place)}" if _mined(place).exists() else ""
+            print(f"record in {out / 'records.jsonl'}, weights in {place}{before}{found}\n")
 
 
 def _coverages(coverage: str | None, score: str) -> tuple[float, ...]:
@@ -200,9 +216,46 @@ def _coverages(coverage: str | None, score: str) -> tuple[float, ...]:
     return shares(coverage)
 
 
+def _save(place: Path, fitted: Fitted, *, given: bool) -> None:
+    """Save what a run leaves; the weights last: whoever finds them finds the rest."""
+    from spurless.data.mined import Mined
+    from spurless.models.weights import save_weights
+
+    if fitted.start is not None and not given:
+        save_weights(_begun(place), fitted.start)
+    if isinstance(found := getattr(fitted.explanation, "mined", None), Mined):
+        found.save(_mined(place))
+    save_weights(place, fitted.model)
+
+
 def _begun(place: Path) -> Path:
     """Return where the weights lie that a repair began with."""
     return place.with_name(f"{place.stem}-start.safetensors")
+
+
+def _mined(place: Path) -> Path:
+    """Return where the list lies that a method mined on its way."""
+    return place.with_name(f"{place.stem}-mined.npz")
+
+
+def _listed(method: str, path: Path | None, options: dict[str, Any]) -> Mined | None:
+    """Put a mined list among the options of a method that takes one; return it where groups are to be made of it."""
+    from spurless.data.mined import Mined
+    from spurless.methods import method_named
+
+    if path is None:
+        return None
+    kind = method_named(method)
+    found = Mined.load(path)
+    if "mined" in vars(next(iter(kind.presets.values()))):
+        options["mined"] = str(path)
+        return None
+    if not kind.info.train_attributes:
+        raise BadInput(
+            f"--mined: {method} neither mines nor asks for groups of train",
+            do="Use it with dcwp, or with a method that asks for groups, such as group-dro or group-resample.",
+        )
+    return found
 
 
 def _recorded(path: Path, key: str) -> Record | None:

@@ -13,7 +13,7 @@ from spurless.core.errors import BadInput, MissingAttributes
 from spurless.core.files import replace_file
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
+from spurless.data.grouped import Grouped, Splits
 from spurless.data.loader import Order, weighted
 
 _KEYS = ("score", "chosen", "how", "fingerprint")
@@ -70,6 +70,28 @@ class Mined:
             raise BadInput("the truth must be one bool per example", expected=tuple(self.chosen.shape), got=truth.shape)
         both, chosen, there = (int(mask.sum()) for mask in (truth & self.chosen, self.chosen, truth))
         return Quality(both / chosen if chosen else None, both / there if there else None, there / max(1, len(truth)))
+
+    def as_groups(self, data: Splits) -> Splits:
+        """Return the same data, where any method that asks for groups of train is given each label, listed or not.
+
+        Evaluation stays with label and attribute, val and test keep what they have, and every record says so.
+
+        Raises:
+            BadInput: the list was made from other data.
+
+        Example:
+            >>> from spurless.data import load
+            >>> data = load("planted", n_train=100)
+            >>> mined = Mined(torch.rand(100), data.train.y != data.train.a, "gce", fingerprint(data.train))
+            >>> mined.as_groups(data).train.domains
+            ('minus, not listed', 'minus, listed', 'plus, not listed', 'plus, listed')
+        """
+        train, chosen = data.train, self.chosen.to(data.train.y.device)
+        self.check(train)
+        names = tuple(f"{label}, {part}" for label in train.groups.labels for part in ("not listed", "listed"))
+        said = f"Groups of train are by label and by a mined list: {self.summary()}"
+        train = replace(train, domain=2 * train.y + chosen, domains=names)
+        return replace(data, train=train, notes=(*data.notes, said))
 
     def summary(self) -> str:
         """Say in one sentence what was found.

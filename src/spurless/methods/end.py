@@ -83,6 +83,12 @@ class EnD:
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train on shuffled batches with the two terms."""
         train, config = data.train, self.config
+        if train.groups.mixed:  # a domain of one label would be pushed apart by the one term that is to disentangle
+            raise BadInput(
+                "EnD tells attributes from labels, and is given domains that do not",
+                got=", ".join(train.groups.attributes),
+                do="Use group-dro, which takes any groups.",
+            )
         n_attributes = len(train.groups.attributes)
         a = (train.g % n_attributes).to(run.device)  # crossed columns as one
 
