@@ -16,7 +16,7 @@ from spurless.core.figures import Figure, Picture, Section
 from spurless.data import load
 from spurless.data.grouped import Splits
 from spurless.data.regions import regions
-from spurless.explain.compared import attribution_section, shares
+from spurless.explain.compared import _maps, attribution_section, shares
 from spurless.models.classifier import Classifier
 
 DATA = load("double-digits")
@@ -66,7 +66,7 @@ def test_a_share_by_hand() -> None:
     weight = net.head.weight.data.zero_().view(10, 28, 56)
     weight[int(split.y[0]), 5, 5], weight[int(split.y[0]), 5, 40] = -3.0, 1.0
     weight[(int(split.y[0]) + 1) % 10] = 100.0  # another class: not what is asked
-    found = shares(net, replace(split, x=x), MASKS, "integrated-gradients")
+    found = shares(_maps(net, replace(split, x=x), "integrated-gradients"), MASKS)
     assert found["core"].item() == pytest.approx(0.75, abs=1e-4)
     assert found["spurious"].item() == pytest.approx(0.25, abs=1e-4)
 
@@ -115,6 +115,46 @@ def test_images_without_regions_are_drawn_and_columns_with_regions_are_counted()
     for k, trace in enumerate(bars.spec["data"]):
         assert trace["y"] == pytest.approx([100.0 * (j == k) for j in range(3)])
     assert "Mean over 30 examples" in bars.caption
+
+
+class Bright(nn.Module):
+    """Finds an object where an image is bright."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        light = x.mean(dim=1, keepdim=True)
+        return {"out": torch.cat([torch.zeros_like(light), light - 0.5], dim=1)}
+
+
+def test_of_photographs_the_share_of_the_background_is_told() -> None:
+    x = torch.full((30, 1, 8, 16), 100, dtype=torch.uint8)
+    x[:20, :, :, 10:] = 200  # an object in twenty of thirty
+    split = replace(DATA.test.select(torch.arange(30)), x=x)
+    left, right = (torch.zeros(8, 16, dtype=torch.bool) for _ in range(2))
+    left[:, :10], right[:, 10:] = True, True
+    nets = {"low": looks_at(left), "high": looks_at(right)}
+    own = Splits(split, split, split, "own data")
+    picture, figure = parts(attribution_section(nets, own, count=30, segmenter=Bright()))
+    bars = {trace["name"]: trace["y"] for trace in figure.spec["data"]}
+    assert bars["background"] == pytest.approx([100, 0])
+    assert bars["object"] == pytest.approx([0, 100])
+    assert "Mean over 20 of 30 examples, those with object and background. low: 0.0 % object, 100.0 % b" in figure.alt
+    assert "Entropy of a map, in nats: 4" in figure.alt  # of 80 and of 48 pixels: under 4.38 and 3.87
+    lines = picture.caption.splitlines()[:-1]
+    assert sum("100 % object" in line for line in lines) == 20
+    assert sum("%" not in line for line in lines) == 10
+    dark = replace(own, test=replace(split, x=torch.full_like(x, 90)))
+    nothing = attribution_section(nets, dark, count=2, segmenter=Bright())
+    assert len(nothing.items) == 1
+    assert nothing.text.endswith("In none of 30 were object and background told apart.")
+    known, _ = parts(attribution_section(TWO, DATA, count=1, segmenter=Bright()))
+    assert "% core" in known.caption  # what the data say themselves goes first
+
+
+def test_nets_that_look_at_nothing_are_not_drawn_as_bars() -> None:
+    blind = {name: looks_at(torch.zeros(28, 56, dtype=torch.bool)) for name in ("low", "high")}
+    section = attribution_section(blind, DATA, count=1)
+    assert len(section.items) == 1
+    assert section.text.endswith("In none of 200 were there attributions.")
 
 
 def test_models_are_left_as_they_were() -> None:

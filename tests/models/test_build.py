@@ -143,7 +143,16 @@ def test_every_row_has_a_config_and_a_description() -> None:
 
 def test_every_net_is_in_the_table() -> None:
     parts = {"__init__", "classifier", "wrapping", "shapes", "features", "weights", "masks", "normalising"}
-    parts |= {"learned_masks", "counting", "chains", "shrinking", "prunability", "representations", "own"}
+    parts |= {
+        "learned_masks",
+        "counting",
+        "chains",
+        "shrinking",
+        "prunability",
+        "representations",
+        "own",
+        "segmentation",
+    }
     files = {p.stem for p in Path(spurless.models.__path__[0]).glob("*.py")} - parts
     assert {row.builder.__module__.rpartition(".")[2] for row in MODELS.values()} == files
 

@@ -38,7 +38,7 @@ from spurless.cli.flags import (
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.sweep_maps import place_of, write_maps
+from spurless.cli.sweep_maps import Backgrounds, Maps, check_maps, place_of, write_maps
 from spurless.cli.sweep_table import in_json, show
 from spurless.cli.weights import with_tokenizer
 from spurless.core.errors import BadInput
@@ -161,16 +161,8 @@ def sweep(
         Path | None,
         typer.Option(help="Keep the weights of every run here.", metavar="FOLDER", rich_help_panel=OUTPUT),
     ] = None,
-    maps: Annotated[
-        int | None,
-        typer.Option(
-            help="Write OUT/maps.html: what the lowest and the highest value look at in so many test examples. Weights "
-            "are kept for it, in OUT/weights without --keep.",
-            min=1,
-            metavar="N",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    maps: Maps = None,
+    backgrounds: Backgrounds = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -233,6 +225,7 @@ def sweep(
     place = Engine(device, precision=precision, workers=workers)
     machines = Machines(place, threads, jobs, together, address, gpus_per_run, cpus_per_run)
     choose(engine, machines)
+    segmenter = check_maps(maps, backgrounds, values)
     records = out / "records.jsonl"
     check_appendable(records)
     if weights is not None:
@@ -240,12 +233,12 @@ def sweep(
     with progress_bar(quiet or json) as progress:
         swept = run_sweep(asked, out=records, engine=engine, machines=machines, progress=progress)
     if json:
-        page = {} if maps is None else {"maps": str(write_maps(swept, machines, maps, out))}
+        page = {} if maps is None else {"maps": str(write_maps(swept, machines, maps, out, segmenter))}
         print(json_module.dumps({**in_json(swept, records), **page}))
         return
     show(swept, f"{method} on {data}: accuracy in %, mean and 95 % interval over seeds", records)
     if maps is not None:
-        print(f"maps in {write_maps(swept, machines, maps, out)}")
+        print(f"maps in {write_maps(swept, machines, maps, out, segmenter)}")
 
 
 def _open(columns: Columns, source: str, options: Mapping[str, Any], seed: int) -> Splits:

@@ -3,13 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spurless.cli.flags import OUTPUT
+from spurless.core.errors import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+
     from spurless.bench.engines import Machines
     from spurless.bench.sweep import Swept
 
-PAGE, WEIGHTS = "maps.html", "weights"
+PAGE, WEIGHTS, AUTO = "maps.html", "weights", "auto"
+Maps = Annotated[
+    int | None,
+    typer.Option(
+        help="Write OUT/maps.html: what the lowest and the highest value look at in so many test examples. Weights "
+        "are kept for it, in OUT/weights without --keep.",
+        min=1,
+        metavar="N",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Backgrounds = Annotated[
+    str | None,
+    typer.Option(
+        help="With --maps: how much lies on the background of photographs, which DeepLabV3 finds. A file of "
+        "torchvision's weights for it; or auto, for those in its cache or, once, from the network.",
+        metavar="FILE|auto",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+def check_maps(maps: int | None, background: str | None, values: Mapping[str, Sequence[object]]) -> nn.Module | None:
+    """Refuse what no page can show, before anything is trained; return what finds the background, if that is asked."""
+    if maps is not None and all(len(each) < 2 for each in values.values()):
+        raise BadInput(
+            "--maps shows the lowest value beside the highest, and there is one", do="Sweep over two or more."
+        )
+    if background is None:
+        return None
+    if maps is None:
+        raise BadInput("--backgrounds is told on the page of maps, and there is none", do="Pass --maps 6 too.")
+    from spurless.models.segmentation import deeplab
+
+    return deeplab(None if background == AUTO else background)
 
 
 def place_of(keep: Path | None, maps: int | None, out: Path) -> Path | None:
@@ -23,7 +66,7 @@ def place_of(keep: Path | None, maps: int | None, out: Path) -> Path | None:
     return None if place is None else place.resolve()
 
 
-def write_maps(swept: Swept, machines: Machines, count: int, out: Path) -> Path:
+def write_maps(swept: Swept, machines: Machines, count: int, out: Path, segmenter: nn.Module | None = None) -> Path:
     """Write the page and return its path.
 
     Raises:
@@ -32,5 +75,5 @@ def write_maps(swept: Swept, machines: Machines, count: int, out: Path) -> Path:
     from spurless.bench.kept import ends_section
     from spurless.reporting import write_sections
 
-    section = ends_section(swept, machines, count)
+    section = ends_section(swept, machines, count, segmenter)
     return write_sections(out / PAGE, "What the ends of a sweep look at", [section])

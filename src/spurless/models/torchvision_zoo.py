@@ -57,7 +57,7 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     names = torchvision_names()
     if variant not in names:
         raise UnknownName("torchvision model", variant, names)
-    module = _pretrained(variant) if config.pretrained else _fresh(variant, n_classes, height, width)
+    module = pretrained(variant) if config.pretrained else _fresh(variant, n_classes, height, width)
     if variant.startswith("squeezenet"):
         module.classifier = _linear_ending(n_classes)
     before: list[nn.Module] = [ThreeChannels()] if channels == 1 else []
@@ -83,7 +83,12 @@ def _fresh(variant: str, n_classes: int, height: int, width: int) -> Any:
     return torchvision.models.get_model(variant, weights=None, **options)
 
 
-def _pretrained(variant: str) -> Any:
+def pretrained(variant: str) -> Any:
+    """Return a model of torchvision with its default weights, for any task; read with care, and downloaded once.
+
+    Raises:
+        BadInput: there is neither a file in the cache nor a network.
+    """
     import torchvision
 
     weights = _weights(variant)
