@@ -1,6 +1,6 @@
 """Reproduction: the cheap claims are rerun here, and every record is kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def fleets(monkeypatch: pytest.MonkeyPatch) -> list[list[Request]]:
     """The runs of every fleet that sails."""
     sent: list[list[Request]] = []
 
-    def sail(requests: Sequence[Request], at_once: int) -> list[Fitted | Exception]:
+    def sail(requests: Sequence[Request], at_once: int) -> Iterator[tuple[int, Fitted | Exception]]:
         sent.append(list(requests))
         return fit_together(requests, at_once)
 
@@ -147,6 +147,20 @@ def test_one_that_sinks_is_told_once_the_others_are_recorded(tmp_path: Path) -> 
     with pytest.raises(Diverged):
         reproduce(wild, seeds=1, engine=Engine("cpu"), out=out, together=2)
     assert [record.cell for record in read(out)] == ["small tame"]
+
+
+def test_a_fleet_that_is_cut_off_has_recorded_what_had_ended(tmp_path: Path) -> None:
+    out, ended = tmp_path / "records.jsonl", list[Fitted]()
+
+    def cut_off(fitted: Fitted) -> dict[str, float]:
+        ended.append(fitted)
+        if len(ended) == 3:
+            raise KeyboardInterrupt
+        return {"weight": 0.0}
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(replace(THREE, extra=cut_off), seeds=1, engine=Engine("cpu"), out=out, together=3)
+    assert [record.cell for record in read(out)] == ["small slow", "small fast"]
 
 
 def test_a_fleet_tells_how_far_all_of_it_is() -> None:

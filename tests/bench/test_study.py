@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spurless.bench.cell import Cell
 from spurless.bench.engines import Machines
 from spurless.bench.fitting import Fitted, evaluate_given, fit
-from spurless.bench.study import EXAMPLES, acting, drawn, study, study_metrics
+from spurless.bench.study import EXAMPLES, drawn, study, study_metrics
 from spurless.bench.sweep import Sweep, run_sweep
 from spurless.core.groups import Groups
 from spurless.data import load
@@ -21,7 +21,6 @@ from spurless.metrics.selectivity import selectivity
 from spurless.metrics.separation import separation
 from spurless.models import Classifier, build
 from spurless.models.classifier import evaluating
-from spurless.models.masks import prune, weight_masks
 from spurless.models.prunability import Prunability, prunability
 from spurless.train.run import Engine
 
@@ -71,20 +70,6 @@ def test_every_number_by_hand() -> None:
     assert found["magnitude_prunability_at_0.9"] == 1.0  # int(14.4) = 14: the weak and the attribute are gone
 
 
-def test_weights_that_only_meet_padding_have_no_say_in_what_is_pruned() -> None:
-    backbone = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.Flatten())
-    model = Classifier(backbone, nn.Linear(2, 2, bias=False))
-    with torch.no_grad():
-        model.get_parameter("backbone.0.weight").fill_(1.0)
-        model.get_parameter("backbone.1.weight").fill_(0.0)[1] = 100.0  # beside the image, but for the middle
-        model.get_parameter("backbone.1.weight")[:, 0, 1, 1] = torch.tensor([2.0, 1.0])
-        model.get_parameter("head.weight").copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
-    y = torch.tensor([0, 1, 0, 1])
-    data = splits((1.0 - 2 * y).view(4, 1, 1, 1), y, y, Groups(("up", "down"), ("up", "down")))
-    found = study_metrics(model, data)
-    assert found["prunability_at_0.5"] == found["magnitude_prunability_at_0.5"] == 1.0  # of 2 and 1, the 1 goes
-
-
 def test_pruned_accuracy_is_prunability_times_accuracy() -> None:
     data = load("parity", **SMALL)
     run = fit("erm", build("mlp", data, width=40), data, train={"epochs": 2, "lr": 0.5}, engine=Engine("cpu"))
@@ -130,10 +115,9 @@ def test_what_does_not_exist_is_left_out() -> None:
 def test_the_model_and_the_generators_are_left_as_they_were() -> None:
     data = load("parity", **SMALL)
     model = build("mlp", data, width=20).train()
-    deep, before = resnet(), {k: v.clone() for k, v in model.state_dict().items()}
+    before = {k: v.clone() for k, v in model.state_dict().items()}
     state = torch.get_rng_state()
     study_metrics(model, data)
-    acting(deep, torch.zeros(2, 3, 28, 28))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
@@ -163,98 +147,6 @@ def test_a_run_is_studied_on_the_data_of_its_record() -> None:
     assert isinstance(split.x, Tensor)
     z = run.model.features(split.x).detach().abs()
     assert found["csi"] == pytest.approx(selectivity(z, split.y).mean)
-
-
-def resnet() -> Classifier:
-    groups = Groups(tuple("0123456789"))
-    split = Grouped(torch.zeros(2, 3, 28, 28, dtype=torch.uint8), torch.zeros(2).long(), torch.zeros(2).long(), groups)
-    return build("torchvision:resnet18", Splits(split, split, split))
-
-
-def test_most_weights_of_a_resnet_18_only_meet_padding_at_28_pixels() -> None:
-    model, x = resnet().eval(), torch.rand(4, 3, 28, 28, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        for p in model.parameters():  # so that logits are not tiny, and a mistake at one weight is seen
-            p.mul_(1.5)
-        cut = acting(model, x).eval()
-        torch.testing.assert_close(cut(x), model(x), rtol=1e-4, atol=1e-4)
-    count = [sum(p.numel() for p in m.parameters()) for m in (model, cut)]
-    assert count[0] - count[1] == pytest.approx(6.9e6, rel=0.01)
-    assert count[0] == pytest.approx(11.2e6, rel=0.01)
-    # the gradient says which weights can act: as many as are left
-    model.zero_grad()
-    model.train()
-    torch.autograd.backward(model(torch.randn(64, 3, 28, 28)).square().sum())
-    assert sum(int((p.grad != 0).sum()) for p in model.parameters() if p.grad is not None) == pytest.approx(
-        count[1], rel=1e-3
-    )
-
-
-@pytest.mark.parametrize(
-    "conv",
-    [
-        nn.Conv2d(2, 3, 3, padding=1),
-        nn.Conv2d(2, 3, 3, stride=2, padding=1),
-        nn.Conv2d(2, 4, (3, 5), padding=(1, 2), groups=2),
-        nn.Conv2d(2, 3, 3, padding=2, dilation=2, bias=False),
-        nn.Conv2d(2, 3, 4, padding="same"),
-        nn.Conv2d(2, 3, 7, stride=2, padding=3),
-    ],
-)
-@pytest.mark.parametrize("size", [(1, 1), (2, 1), (1, 3), (2, 2), (5, 4)])
-@pytest.mark.filterwarnings("ignore:Using padding='same'")
-def test_a_cut_kernel_computes_the_same(conv: nn.Conv2d, size: tuple[int, int]) -> None:
-    x = torch.randn(3, 2, *size)
-    model = nn.Sequential(conv)
-    cut = acting(model, x)
-    torch.testing.assert_close(cut(x), model(x))
-    # every row and column that is left touches the image
-    x = torch.randn(50, 2, *size)
-    for p in cut.parameters():
-        p.grad = None
-    torch.autograd.backward(cut(x).square().sum())
-    (weight,) = [p for p in cut.parameters() if p.dim() == 4]
-    assert weight.grad is not None
-    assert bool((weight.grad != 0).any(dim=3).all() if size[0] < 3 else True)
-
-
-def test_kernels_that_act_and_other_paddings_stay() -> None:
-    circle = nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")
-    model = nn.Sequential(circle, nn.Conv2d(1, 1, 3, padding=1))
-    assert [tuple(p.shape) for p in acting(model, torch.rand(1, 1, 2, 2)).parameters()] == [(1, 1, 3, 3), (1,)] * 2
-    (shape, *_) = [tuple(p.shape) for p in acting(nn.Sequential(circle), torch.rand(1, 1, 1, 1)).parameters()]
-    assert shape == (1, 1, 3, 3)
-
-
-def test_a_layer_that_is_called_twice_keeps_what_acts_in_either_call() -> None:
-    conv = nn.Conv2d(1, 1, 3, padding=1, bias=False)
-
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one = self.other = conv
-
-        def forward(self, x: Tensor) -> Tensor:
-            both: tuple[Tensor, Tensor] = self.one(x), self.other(x[..., :1, :1])
-            return both[0].sum() + both[1].sum()
-
-    wide, narrow = torch.rand(1, 1, 1, 3), torch.rand(1, 1, 1, 1)
-    cut = acting(Twice(), wide)
-    assert [tuple(p.shape) for p in cut.parameters()] == [(1, 1, 1, 3)]
-    torch.testing.assert_close(cut(wide), Twice()(wide))
-    assert [tuple(p.shape) for p in acting(Twice(), narrow).parameters()] == [(1, 1, 1, 1)]
-
-
-def test_pruned_weights_stay_pruned() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1))
-    masks = weight_masks(model)
-    masks["0.weight"][0] = False
-    prune(model, masks)
-    x = torch.rand(2, 1, 1, 1)
-    cut = acting(model, x)
-    torch.testing.assert_close(cut(x), model(x))
-    (weight,) = [p for p in cut.parameters() if p.dim() == 4]
-    assert weight[0].abs().sum() == 0
 
 
 def few(_: str, __: Mapping[str, Any], seed: int) -> Splits:

@@ -235,7 +235,7 @@ def test_an_error_ends_the_sweep_and_a_lost_run_only_itself(tmp_path: Path, monk
     assert [record.seed for record in read(out)] == [2]
     monkeypatch.undo()
     late = replace(sweep, cell=replace(CELL, select="val-worst-class-of-all"))
-    with pytest.raises(UnknownName, match=r"No selection criterion is called 'val-worst-class-of-all'"):
+    with pytest.raises(UnknownName, match=r"^lr=0\.01, seed 0: No selection criterion is called 'val-worst-class-of"):
         run_sweep(late, out=out, engine="here", machines=CPU)
     assert len(read(out)) == 1
 

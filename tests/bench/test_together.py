@@ -90,6 +90,12 @@ def lasting(record: Record) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in ("seconds", "time", "peak_memory")}
 
 
+def together_in_order(asked: list[Request], at_once: int = fleet.AT_ONCE) -> list[Fitted | Exception]:
+    """What comes of runs that go together, in the order in which they were asked for."""
+    ended = dict(fit_together(asked, at_once))
+    return [ended[number] for number in range(len(asked))]
+
+
 def fits(results: list[Fitted | Exception]) -> list[Fitted]:
     for result in results:
         if isinstance(result, Exception):
@@ -109,18 +115,18 @@ def assert_as_alone(results: list[Fitted | Exception], asked: list[Request]) -> 
 
 
 def test_on_a_cpu_records_are_those_of_single_runs() -> None:
-    results = fit_together(requests())
+    results = together_in_order(requests())
     assert_as_alone(results, requests())
     assert all("together" not in fitted.record.hardware for fitted in fits(results))
 
 
 def test_in_lock_step_records_are_those_of_single_runs(lock_step: list[int]) -> None:
     asked = requests()
-    results = fit_together(asked)
+    results = together_in_order(asked)
     assert_as_alone(results, requests())
     assert lock_step[0] == 6
     assert [fitted.record.hardware["together"] for fitted in fits(results)] == [6] * 6
-    again = fit_together(asked, at_once=2)
+    again = together_in_order(asked, at_once=2)
     assert [fitted.record.hardware["together"] for fitted in fits(again)] == [2] * 6
     assert_as_alone(again, asked)  # the models that were asked for are as they were: each run had a copy
 
@@ -128,7 +134,7 @@ def test_in_lock_step_records_are_those_of_single_runs(lock_step: list[int]) -> 
 def test_runs_on_other_data_are_other_runs(lock_step: list[int]) -> None:
     other = planted(PlantedConfig(n_train=210, n_val=80, n_test=80, agreement=0.75, seed=1))
     asked = [requests()[0], requests(data=other)[0]]
-    results = fit_together(asked)
+    results = together_in_order(asked)
     assert_as_alone(results, asked)
     one, two = fits(results)
     assert one.record.key != two.record.key
@@ -141,7 +147,7 @@ def test_a_failure_is_its_own(lock_step: list[int]) -> None:
     misfit = build("linear", input_shape=(5,), n_classes=2)
     asked[1] = (wild, *asked[0][1:])
     asked[2] = (*asked[2][:2], misfit, *asked[2][3:])
-    results = fit_together(asked)
+    results = together_in_order(asked)
     assert isinstance(results[1], Diverged)
     assert isinstance(results[2], BadInput)
     assert lock_step[0] == 5
@@ -157,7 +163,7 @@ def test_a_method_of_several_stages_or_with_a_trained_start_is_done_alone(lock_s
         (train, Twice(), model, DATA, 0),
         (train, Repair(), model, DATA, 0),
     ]
-    fitted = fits(fit_together(asked))
+    fitted = fits(together_in_order(asked))
     assert lock_step == [1]  # ERM; the start of Repair is trained by itself
     for one, request in zip(fitted, asked, strict=True):
         assert torch.equal(weights(one.model), weights(fit_under(*request).model))
@@ -171,10 +177,10 @@ def test_a_watched_run_is_explained_as_if_it_were_alone(lock_step: list[int], tm
         watched = [(protocol, make_method("watched-erm"), build("mlp", DATA, width=8), DATA, k) for k in range(2)]
         return [*watched, requests(folder=folder)[1]]
 
-    together = fits(fit_together(asked(tmp_path)))
+    together = fits(together_in_order(asked(tmp_path)))
     assert lock_step[0] == 3
     assert_as_alone(list(together), asked())
-    finished = fits(fit_together(asked(tmp_path)))  # their stages are found, and explained all the same
+    finished = fits(together_in_order(asked(tmp_path)))  # their stages are found, and explained all the same
     for results in (together, finished):
         for fitted, request in zip(results[:2], asked(), strict=False):
             alone = fit_under(*request).explanation
@@ -203,6 +209,21 @@ class Repair(ERM):
     presets: ClassVar[Mapping[str, ERMConfig]] = ERM.presets
 
 
+def test_a_run_is_there_when_it_ends_and_not_when_all_have(lock_step: list[int]) -> None:
+    asked, told = requests(), list[tuple[int, int]]()
+    for number, (protocol, method, model, data, seed) in enumerate(asked):
+        listened = replace(protocol, progress=lambda _, step, total, __: told.append((step, total)))
+        asked[number] = (listened, method, model, data, seed)
+    for number, fitted in fit_together(asked):
+        assert isinstance(fitted, Fitted)
+        alone = fit_under(*requests()[number])
+        assert torch.equal(weights(fitted.model), weights(alone.model))
+        assert fitted.record.metrics == alone.record.metrics
+        break
+    assert {total for step, total in told if step == total} < {total for _, total in told}  # others are on their way
+    assert lock_step[0] == 6
+
+
 class Kill(BaseException):
     """Stands for a kill."""
 
@@ -215,10 +236,10 @@ def test_killed_runs_go_on_to_the_same_records(lock_step: list[int], tmp_path: P
     first = requests(folder=tmp_path)
     first[0] = (replace(first[0][0], progress=killed), *first[0][1:])
     with pytest.raises(Kill):
-        fit_together(first)  # at the end of the first run; the others are half-way
+        together_in_order(first)  # at the end of the first run; the others are half-way
     assert lock_step[0] == 6
     assert len(list(tmp_path.rglob("stage-train.pt"))) in range(1, 6)
-    assert_as_alone(fit_together(requests(folder=tmp_path)), requests())
+    assert_as_alone(together_in_order(requests(folder=tmp_path)), requests())
     assert len(list(tmp_path.rglob("stage-train.pt"))) == 6
 
 
@@ -227,7 +248,7 @@ def test_what_is_said_while_training_together_is_in_the_record(lock_step: list[i
     asked = requests(data=constant)
     asked[0] = (replace(asked[0][0], train=TrainConfig(steps=1)), asked[0][1], dull(constant), constant, 0)
     with pytest.warns(SpurlessWarning, match="for every test example"):
-        results = fits(fit_together(asked))
+        results = fits(together_in_order(asked))
     assert results[0].record.warnings[0] == "Look out."
     assert "for every test example" in results[0].record.warnings[1]
     assert results[2].record.warnings == ("Look out.",)  # said of another run
@@ -257,7 +278,7 @@ def test_inputs_that_several_runs_have_lie_on_the_device_once(
         return to(self, *args, **options).clone()
 
     monkeypatch.setattr(Tensor, "to", counted)  # as if the device were another one
-    fits(fit_together(requests()))
+    fits(together_in_order(requests()))
     assert sorted(copied) == ["test", "train", "val"]  # six runs, some of which look at val after every epoch
     assert lock_step
 
@@ -269,7 +290,7 @@ def test_on_the_device_records_are_those_of_single_runs() -> None:
         (replace(protocol, train=replace(protocol.train, epochs=12)), method, model, data, seed)
         for protocol, method, model, data, seed in requests(Engine("cuda"))
     ]
-    for fitted, request in zip(fits(fit_together(asked)), asked, strict=True):
+    for fitted, request in zip(fits(together_in_order(asked)), asked, strict=True):
         alone = fit_under(*request)
         assert fitted.record.key == alone.record.key
         assert fitted.record.hardware["together"] == 6

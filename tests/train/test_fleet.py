@@ -24,7 +24,7 @@ from spurless.models import build
 from spurless.train import fleet, step
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
-from spurless.train.fleet import Outcome, can_share, minimise_all
+from spurless.train.fleet import Outcome, arrivals, can_share, minimise_all
 from spurless.train.loop import Job, minimise_job
 from spurless.train.run import Engine, Run, start
 from spurless.train.step import GraphedSteps, Objective, Stage
@@ -151,6 +151,18 @@ def test_in_lock_step_every_job_ends_as_if_it_were_alone(lock_step: list[int]) -
     assert lock_step == [5, 4, 3, 2, 1]  # and each leaves the others to a new graph
     for job in together:
         assert job.run.seconds["train"] > 0
+
+
+def test_what_is_done_with_a_job_that_ended_does_not_move_the_others(lock_step: list[int]) -> None:
+    together, order = jobs(), list[int]()
+    for number, outcome in arrivals(together):
+        assert outcome == Outcome(None, 5)
+        order.append(number)
+        assert sum("train" in job.run.seconds for job in together) == len(order)  # the others are on their way
+        torch.rand(7)
+    assert lock_step == [5, 4, 3, 2, 1]
+    assert sorted(order) == list(range(5)) != order
+    assert_alike(together, done_alone(jobs()))
 
 
 def test_the_next_job_begins_where_one_has_ended(lock_step: list[int]) -> None:

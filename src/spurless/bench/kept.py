@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from torch import nn
+
 from spurless.bench.engines.base import Machines, Task, ask
 from spurless.bench.stopping import reached
 from spurless.bench.sweep import Swept
@@ -18,7 +20,9 @@ from spurless.train.run import start
 DEFAULT = Machines()
 
 
-def ends_section(swept: Swept, machines: Machines = DEFAULT, count: int = 6) -> Section:
+def ends_section(
+    swept: Swept, machines: Machines = DEFAULT, count: int = 6, segmenter: nn.Module | None = None
+) -> Section:
     """Show what the runs of the lowest and of the highest value look at in the same test examples.
 
     Both are of the first seed; see :func:`~spurless.explain.attribution_section`.
@@ -27,6 +31,7 @@ def ends_section(swept: Swept, machines: Machines = DEFAULT, count: int = 6) -> 
         swept: what a sweep came to that kept its weights.
         machines: where the arithmetic is done.
         count: how many examples are drawn, at most.
+        segmenter: what finds the background of photographs; see there.
 
     Raises:
         BadInput: no weights were kept, fewer than two values count, or the data themselves were swept.
@@ -44,7 +49,13 @@ def ends_section(swept: Swept, machines: Machines = DEFAULT, count: int = 6) -> 
         models[task.name] = asked.model
     run = start(machines.engine, low.seed, first.protocol.train)
     section = attribution_section(
-        models, first.data, count=count, seed=low.seed, device=run.device, workers=run.workers
+        models,
+        first.data,
+        count=count,
+        seed=low.seed,
+        device=run.device,
+        workers=run.workers,
+        segmenter=segmenter,
     )
     return replace(section, text=f"{low.name} and {high.name}, seed {low.seed}. {section.text}")
 

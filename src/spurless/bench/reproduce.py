@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,8 +52,8 @@ def reproduce(  # noqa: PLR0913  a door: each is a word that a user says
     folder = _checkpoints_of(out) if out is not None else None
 
     def catch_up() -> None:
-        for part, record in zip(missing, _done(claim, missing, out, together), strict=True):
-            records[part.place] = record
+        for place, record in _done(claim, missing, out, together):
+            records[place] = record
         missing.clear()
 
     for seed in range(first, first + (seeds or claim.seeds)):
@@ -81,30 +81,30 @@ class _Missing:
     request: Request
 
 
-def _done(claim: Claim, missing: Sequence[_Missing], out: Path | None, together: int) -> list[Record]:
-    """Do runs and record each; an error is raised once all others are recorded."""
-    records, errors = list[Record](), list[Exception]()
-    for part, fitted in zip(missing, _fitted([part.request for part in missing], together), strict=True):
+def _done(claim: Claim, missing: Sequence[_Missing], out: Path | None, together: int) -> Iterator[tuple[int, Record]]:
+    """Do runs, record each when it has ended, and yield its place; an error is raised once all others are recorded."""
+    errors = list[Exception]()
+    for number, fitted in _fitted([part.request for part in missing], together):
         if isinstance(fitted, Exception):
             errors.append(fitted)
             continue
-        more = claim.extra(fitted) if claim.extra is not None else {}
-        records.append(replace(fitted.record, cell=part.called, metrics={**fitted.record.metrics, **more}))
+        part, more = missing[number], claim.extra(fitted) if claim.extra is not None else {}
+        record = replace(fitted.record, cell=part.called, metrics={**fitted.record.metrics, **more})
         if out is not None:
-            append(out, records[-1])
-            forget(_checkpoints_of(out), records[-1].key)
+            append(out, record)
+            forget(_checkpoints_of(out), record.key)
+        yield part.place, record
     if errors:
         raise errors[0]
-    return records
 
 
 def _checkpoints_of(out: Path) -> Path:
     return out.with_name(f"{out.stem}-checkpoints")
 
 
-def _fitted(requests: Sequence[Request], together: int) -> Sequence[Fitted | Exception]:
+def _fitted(requests: Sequence[Request], together: int) -> Iterable[tuple[int, Fitted | Exception]]:
     if together == 1:
-        return [fit_under(*request) for request in requests]
+        return enumerate(fit_under(*request) for request in requests)
     return fit_together(_in_chorus(requests), together)
 
 

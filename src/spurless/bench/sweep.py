@@ -16,7 +16,7 @@ from spurless.bench.fitting import key_of
 from spurless.bench.parameters import assign, convert, parameter_named, spelt
 from spurless.bench.signing import adopted, signed
 from spurless.bench.stopping import Stop, diverged, reached, stop_of, validation_of
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessError
 from spurless.core.progress import Progress
 from spurless.core.provenance import digest
 from spurless.core.records import Record, append, read
@@ -274,6 +274,8 @@ def _done(run: Runner, wave: Sequence[Task]) -> Iterator[tuple[Task, Record]]:
         elif isinstance(outcome, Lost):
             lost.append((task, outcome))
         else:
+            if isinstance(outcome, SpurlessError):
+                outcome.args = (f"{task}: {outcome}",)  # of many runs, which it was
             raise outcome
     if lost:
         raise Lost([task for task, _ in lost], lost[0][1].how)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -14,15 +14,15 @@ from spurless.bench.rules import set_criterion
 from spurless.data.grouped import Grouped, Splits
 from spurless.methods import Method
 from spurless.methods.base import one_stage
-from spurless.train.fleet import AT_ONCE, Outcome, can_share, minimise_all
+from spurless.train.fleet import AT_ONCE, Outcome, arrivals, can_share
 from spurless.train.loop import Job
 
 Request: TypeAlias = tuple[Protocol, Method, nn.Module, Splits, int]
 """What :func:`~spurless.bench.fitting.fit_under` takes: protocol, method, model, data, seed."""
 
 
-def fit_together(requests: Sequence[Request], at_once: int = AT_ONCE) -> list[Fitted | Exception]:
-    """Fit many runs, and return for each what ``fit_under`` would return or raise.
+def fit_together(requests: Sequence[Request], at_once: int = AT_ONCE) -> Iterator[tuple[int, Fitted | Exception]]:
+    """Fit many runs, and yield of each, once it has ended, its number and what ``fit_under`` would return or raise.
 
     Runs of methods with one stage that train from scratch advance together where their steps can be captured as a
     CUDA graph; all others are done one after another. The record of a run that shared its device says under
@@ -32,23 +32,28 @@ def fit_together(requests: Sequence[Request], at_once: int = AT_ONCE) -> list[Fi
         requests: the runs; a tensor of inputs that several have lies on the device once.
         at_once: how many advance together.
     """
-    harbour, results = _Harbour(), dict[int, Fitted | Exception]()
-    sharers: dict[int, tuple[Ready, Job]] = {}
+    harbour, sharers = _Harbour(), list[tuple[int, Ready, Job]]()
     for number, request in enumerate(requests):
         try:
             ready = harbour.ready(request)
             shared = harbour.shared(ready)
-            if shared is None:
-                results[number] = carry_out(ready)
-            else:
-                sharers[number] = shared
+            if shared is not None:
+                sharers.append((number, *shared))
+                continue
+            result: Fitted | Exception = carry_out(ready)
         except Exception as error:  # a failure is the run's own
-            results[number] = error
-    with heard() as said:
-        outcomes = minimise_all([job for _, job in sharers.values()], at_once)
-    for (number, (ready, _)), outcome in zip(sharers.items(), outcomes, strict=True):
-        results[number] = _finished(ready, outcome, said)
-    return [results[number] for number in range(len(requests))]
+            result = error
+        yield number, result
+    ends, said = arrivals([job for _, _, job in sharers], at_once), list[str]()
+    while True:
+        with heard() as words:
+            end = next(ends, None)
+        said += words
+        if end is None:
+            return
+        place, outcome = end
+        number, ready, _ = sharers[place]
+        yield number, _finished(ready, outcome, said)
 
 
 @dataclass

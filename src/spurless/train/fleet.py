@@ -13,7 +13,7 @@ alone, with the same result.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -52,13 +52,26 @@ def minimise_all(jobs: Sequence[Job], at_once: int = AT_ONCE) -> list[Outcome]:
         jobs: what to train; settings, batch sizes and even networks may differ.
         at_once: how many advance together; the next one begins where one has ended.
     """
+    ended = dict(arrivals(jobs, at_once))
+    return [ended[number] for number in range(len(jobs))]
+
+
+def arrivals(jobs: Sequence[Job], at_once: int = AT_ONCE) -> Iterator[tuple[int, Outcome]]:
+    """Do many jobs, as :func:`minimise_all` does, and tell the number and the outcome of each when it has ended.
+
+    The others wait meanwhile, so that what is made of a job can be kept before they go on.
+    """
     if at_once < 1:
         raise BadInput("at least one job must advance at once", got=at_once)
-    voyages = [_Voyage(job) for job in jobs]
+    voyages = [_Voyage(number, job) for number, job in enumerate(jobs)]
     for device in dict.fromkeys(job.run.device for job in jobs):
-        with jobs[0].run.seeds.borrowed("fleet", device=device):  # what an evaluation draws moves nobody's generator
-            _advance([voyage for voyage in voyages if voyage.job.run.device == device], at_once)
-    return [Outcome(voyage.error, voyage.together) for voyage in voyages]
+        ended = _advance([voyage for voyage in voyages if voyage.job.run.device == device], at_once)
+        while True:
+            with jobs[0].run.seeds.borrowed("fleet", device=device):  # what an evaluation draws moves nobody's
+                voyage = next(ended, None)
+            if voyage is None:
+                break
+            yield voyage.number, Outcome(voyage.error, voyage.together)
 
 
 def can_share(job: Job) -> bool:
@@ -99,8 +112,8 @@ class Member(GraphedSteps):
 class _Voyage:
     """A job on its way."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.shares = job, can_share(job)
+    def __init__(self, number: int, job: Job) -> None:
+        self.number, self.job, self.shares = number, job, can_share(job)
         self.walk = walk(job, Member if self.shares else steps_of)
         self.steps: Member | None = None
         self.error: Exception | None = None
@@ -133,8 +146,8 @@ class _Voyage:
         self.steps = None
 
 
-def _advance(crew: list[_Voyage], at_once: int) -> None:
-    """Bring all to their ends: those that go alone one by one, then the others together."""
+def _advance(crew: list[_Voyage], at_once: int) -> Iterator[_Voyage]:
+    """Bring all to their ends: those that go alone one by one, then the others together; yield each there."""
     waiting = deque(sorted(crew, key=lambda voyage: voyage.shares))
     streams: list[torch.cuda.Stream] = []
     together: list[_Voyage] = []
@@ -145,18 +158,23 @@ def _advance(crew: list[_Voyage], at_once: int) -> None:
             if voyage.begin():
                 together.append(voyage)
                 replay = None
+            else:
+                yield voyage
         if together and replay is None:
             replay = _captured(together, streams)
         if replay is None:
             for voyage in together:
                 with voyage.job.lent():
                     voyage.go_on(part=True)
+                yield voyage
             together = []
             continue
         replay()
-        remaining = [voyage for voyage in together if voyage.go_on()]
-        replay = replay if len(remaining) == len(together) else None
-        together = remaining
+        ended = [voyage for voyage in together if not voyage.go_on()]
+        if ended:
+            together = [voyage for voyage in together if voyage not in ended]
+            replay = None  # it would train those that ended
+            yield from ended
 
 
 def _captured(together: list[_Voyage], streams: list[torch.cuda.Stream]) -> Callable[[], None] | None:

@@ -23,7 +23,9 @@ from spurless.bench.fitting import Fitted, evaluate_given
 from spurless.bench.reproduce import reproduce
 from spurless.core.records import Record, read
 from spurless.data import load
+from spurless.data.mined import Mined, fingerprint
 from spurless.methods import make_method
+from spurless.methods.subnetwork import Subnetwork
 from spurless.metrics.shortcut_theory import Flow, weights_at
 from spurless.models import build
 from spurless.train.run import Engine
@@ -152,3 +154,18 @@ def test_what_dcwp_began_with_is_told_beside_it() -> None:
     assert told[0].metrics["unbiased"] != told[1].metrics["unbiased"]
     assert of_the_start(Fitted(after, told[1], before)) == {"start_unbiased": told[0].metrics["unbiased"]}
     assert of_the_start(Fitted(after, told[1])) == {}
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts")
+def test_the_quality_of_the_mined_list_is_told_beside_it() -> None:
+    data = load("linear-bits", p=0.8, **SMALL)
+    model = build("linear", data)
+    made = evaluate_given("dcwp", model, data, engine=Engine("cpu"))
+    conflicting = data.train.y != data.train.a
+    chosen = conflicting.clone()
+    chosen[conflicting.nonzero()[:2]] = False  # two are missed
+    chosen[(~conflicting).nonzero()[0]] = True  # one is taken for one
+    n = int(conflicting.sum())
+    mined = Mined(chosen.float(), chosen, "gce", fingerprint(data.train))
+    found = of_the_start(Fitted(model, made, explanation=Subnetwork(mined, 0.0, {}, ())))
+    assert found == {"mined_precision": (n - 2) / (n - 1), "mined_recall": (n - 2) / n}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -39,9 +39,9 @@ def test_one_that_diverges_sinks_alone(tasks: list[Task], alone: dict[str, Recor
 def test_as_many_at_once_as_asked_for(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
     fleets = []
 
-    def fit_together(requests: list[Any], at_once: int) -> list[Exception]:
+    def fit_together(requests: list[Any], at_once: int) -> Iterator[tuple[int, Exception]]:
         fleets.append((len(requests), at_once))
-        return [ValueError("not today")] * len(requests)
+        yield from enumerate([ValueError("not today")] * len(requests))
 
     monkeypatch.setattr("spurless.bench.together.fit_together", fit_together)
     with open_fleet(CPU) as run:

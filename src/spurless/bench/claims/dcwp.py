@@ -12,6 +12,7 @@ from spurless.bench.fitting import Fitted, evaluate_given
 from spurless.bench.study import data_again, device_of
 from spurless.core.records import Record
 from spurless.methods.mining import MINING_COLORED_MNIST, How
+from spurless.methods.subnetwork import Subnetwork
 from spurless.metrics.shortcut_theory import weight_ratio
 from spurless.train.run import Engine
 
@@ -225,13 +226,19 @@ def _cifar(ratio: float, **options: Any) -> Cell:
 
 
 def of_the_start(fitted: Fitted) -> Mapping[str, float]:
-    """Return the unbiased accuracy of what DCWP began with: ERM of as many steps, which need not be trained twice."""
-    if fitted.start is None:
-        return {}
-    told = fitted.record
-    engine = Engine(device_of(told))
-    found = evaluate_given("erm", fitted.start, data_again(told), seed=told.seed, engine=engine).metrics["unbiased"]
-    return {} if found is None else {"start_unbiased": found}
+    """Return the unbiased accuracy of what DCWP began with, and how good its list of mined examples was.
+
+    The first is that of ERM of as many steps, which need not be trained twice.
+    """
+    told, found = fitted.record, dict[str, float | None]()
+    data = data_again(told)
+    if fitted.start is not None:
+        start = evaluate_given("erm", fitted.start, data, seed=told.seed, engine=Engine(device_of(told)))
+        found["start_unbiased"] = start.metrics["unbiased"]
+    if isinstance(fitted.explanation, Subnetwork) and fitted.explanation.mined is not None:
+        quality = fitted.explanation.mined.quality(data.train)
+        found |= {"mined_precision": quality.precision, "mined_recall": quality.recall}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _corrupted_cifar10(ratio: float, upweight: float, paper: float, rest: str) -> Claim:

@@ -20,9 +20,15 @@ def open_fleet(machines: Machines) -> Iterator[Runner]:
             part = tasks[first : first + machines.together]
             with limited(machines.threads):
                 asked = ask_all(part, machines)
-                fitted = fit_together(asked, machines.together)
-                outcomes = [conclude(*each) for each in zip(part, asked, fitted, strict=True)]
-            yield from zip(part, outcomes, strict=True)
+            ends = fit_together(asked, machines.together)
+            while True:
+                with limited(machines.threads):
+                    end = next(ends, None)
+                    if end is None:
+                        break
+                    number, fitted = end
+                    outcome = conclude(part[number], asked[number], fitted)
+                yield part[number], outcome
 
     yield run
 
