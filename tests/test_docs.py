@@ -38,6 +38,17 @@ def test_every_python_block_runs(page: Path) -> None:
     run_page(page)
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")
+@pytest.mark.parametrize(
+    "page",
+    [p for p in sorted((DOCS / "explanation").glob("*.md")) if "```python" in p.read_text() and p.stem != "avp"],
+    ids=lambda p: p.stem,
+)
+def test_every_python_block_of_an_explanation_runs(page: Path) -> None:
+    run_page(page)  # not AVP's, which is the paper's whole experiment
+
+
 def test_the_readme_does_what_it_says(folder: Path) -> None:
     said = run_page(ROOT / "README.md")
     erm, fixed = said["erm"].record, said["fixed"].record

@@ -41,7 +41,12 @@ def studies(records: Sequence[Record]) -> tuple[Study, ...]:
     """
     distinct = list({record.key or f"#{n}": record for n, record in enumerate(records)}.values())
     by_data = [runs for family in _gather(distinct, lambda r: [_name(r), _options(r)]) for runs in _datasets(family)]
-    contents = [{**_options(runs[0]), "fingerprint": runs[0].data.get("fingerprint")} for runs in by_data]
+    families = [json.dumps([_name(runs[0]), _options(runs[0])], sort_keys=True, default=str) for runs in by_data]
+    contents = [
+        # contents are told where nothing a person would say tells two datasets apart
+        _options(runs[0]) | ({"fingerprint": runs[0].data.get("fingerprint")} if families.count(family) > 1 else {})
+        for runs, family in zip(by_data, families, strict=True)
+    ]
     names = _tell_apart([_name(runs[0]) for runs in by_data], contents)
     return tuple(Study(name, _arms(runs)) for name, runs in zip(names, by_data, strict=True))
 
