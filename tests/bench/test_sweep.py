@@ -260,6 +260,35 @@ def test_rows_of_one_seed_have_no_interval() -> None:
     assert math.isnan(row.spreads["average"].low)
 
 
+def test_what_another_process_is_at_is_refused_and_what_it_did_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, out = Sweep(CELL, {"lr": [0.01, 0.1]}, seeds=1), tmp_path / "records.jsonl"
+    tasks = plan(sweep, CPU)
+    hold = "import sys; from pathlib import Path; from spurless.core.reserve import reserved\n"
+    hold += "with reserved(Path(sys.argv[1]), sys.argv[2:]): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(out), tasks[1].key]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(BadInput, match="another process is at 1 of these 2 runs"):
+            run_sweep(sweep, out=out, engine="here", machines=CPU)
+        assert not out.exists()
+        run_sweep(replace(sweep, first=1), out=out, engine="here", machines=CPU)  # other runs may go beside it
+        other.kill()
+
+    @contextmanager
+    def meanwhile(machines: Machines) -> Iterator[Runner]:
+        append(out, replace(by_fit(tasks[0]), metrics={VALIDATION: 0.5}))  # it ended between our look and our turn
+        with open_here(machines) as run:
+            yield run
+
+    monkeypatch.setitem(ENGINES, "here", meanwhile)
+    run_sweep(sweep, out=out, engine="here", machines=CPU)
+    assert Counter(record.key for record in read(out))[tasks[1].key] == 1
+    assert all(record.metrics == {VALIDATION: 0.5} for record in read(out) if record.key == tasks[0].key)
+
+
 # what SIGKILL cannot lose
 
 PROGRAM = """

@@ -14,6 +14,7 @@ from spurless.bench.together import Request, fit_together
 from spurless.core.errors import BadInput
 from spurless.core.progress import Progress
 from spurless.core.records import Record, append, read
+from spurless.core.reserve import reserved
 from spurless.data.grouped import Splits
 from spurless.train.checkpoint import forget
 from spurless.train.run import Engine
@@ -43,33 +44,38 @@ def reproduce(  # noqa: PLR0913  a door: each is a word that a user says
         progress: called with stage, step, total and a word.
         together: how many runs share a device, where they can; see :mod:`spurless.bench.together`. Where one of them
             fails the others are still recorded, and then its error is raised.
+
+    Raises:
+        BadInput: another process is at one of these runs, and records it in the same file.
     """
     if together < 1:
         raise BadInput("at least one run must be done at once", got=together)
-    known = {(record.cell, record.key): record for record in read(out)} if out is not None and out.exists() else {}
-    records: list[Record | None] = []  # in the order of the claim, whatever came from the file
-    missing: list[_Missing] = []
-    folder = _checkpoints_of(out) if out is not None else None
+    numbers = range(first, first + (seeds or claim.seeds))
+    with reserved(out, [f"{claim.id} {name} {seed}" for seed in numbers for name in claim.cells]):
+        known = {(record.cell, record.key): record for record in read(out)} if out is not None and out.exists() else {}
+        records: list[Record | None] = []  # in the order of the claim, whatever came from the file
+        missing: list[_Missing] = []
+        folder = _checkpoints_of(out) if out is not None else None
 
-    def catch_up() -> None:
-        for place, record in _done(claim, missing, out, together):
-            records[place] = record
-        missing.clear()
+        def catch_up() -> None:
+            for place, record in _done(claim, missing, out, together):
+                records[place] = record
+            missing.clear()
 
-    for seed in range(first, first + (seeds or claim.seeds)):
-        opened: dict[str, Splits] = {}
-        for name, cell in claim.cells.items():
-            content = json.dumps([cell.dataset, dict(cell.data_options)], default=str)
-            plan = planned(cell, seed, engine, folder, progress, opened.get(content))
-            opened[content] = plan[-1]
-            called = f"{claim.id} {name}"
-            records.append(known.get((called, key_of(*plan, seed))))
-            if records[-1] is None:
-                missing.append(_Missing(len(records) - 1, called, (*plan, seed)))
-            if len(missing) == together:
-                catch_up()
-    catch_up()
-    return judge(claim, (record for record in records if record is not None))
+        for seed in numbers:
+            opened: dict[str, Splits] = {}
+            for name, cell in claim.cells.items():
+                content = json.dumps([cell.dataset, dict(cell.data_options)], default=str)
+                plan = planned(cell, seed, engine, folder, progress, opened.get(content))
+                opened[content] = plan[-1]
+                called = f"{claim.id} {name}"
+                records.append(known.get((called, key_of(*plan, seed))))
+                if records[-1] is None:
+                    missing.append(_Missing(len(records) - 1, called, (*plan, seed)))
+                if len(missing) == together:
+                    catch_up()
+        catch_up()
+        return judge(claim, (record for record in records if record is not None))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from spurless.bench.cell import Cell, settings
@@ -20,6 +21,7 @@ from spurless.core.errors import BadInput, SpurlessError
 from spurless.core.progress import Progress
 from spurless.core.provenance import digest
 from spurless.core.records import Record, append, read
+from spurless.core.reserve import reserved
 from spurless.data.grouped import Splits
 from spurless.metrics.intervals import Spread, over_seeds
 
@@ -143,13 +145,15 @@ def run_sweep(
         progress: called with stage, runs done, runs in all, and a word.
 
     Raises:
+        BadInput: another process is at one of these runs, and records it in the same file.
         Lost: the process of a run died again and again; all others are recorded.
     """
     opener = ENGINES[choose(engine, machines)]
     tasks = plan(sweep, machines, progress)
     records, judged = _recorded(out, tasks, sweep.name), any(task.rank for task in tasks)
     if next_wave(tasks, records, sweep.drop):
-        with opener(machines) as run:
+        with reserved(out, [task.key for task in tasks if task.key not in records]), opener(machines) as run:
+            records |= _recorded(out, tasks, sweep.name)  # another process may have ended just before
             while wave := next_wave(tasks, records, sweep.drop):
                 _tell(progress, tasks, records, sweep.drop)
                 for task, record in _done(run, wave):
@@ -234,20 +238,11 @@ def _content(point: Task) -> str:
 def _keyed(alike: Sequence[Task], machines: Machines) -> list[Task]:
     """Give tasks of the same data and untrained model their keys; both are made and hashed once."""
     asked = ask(alike[0], machines)
-    data = cast(Splits, _Hashed(asked.data.fingerprint()))
+    mark = asked.data.fingerprint()
+    data = cast(Splits, SimpleNamespace(fingerprint=lambda: mark))  # all that a key needs of it
     return [
         replace(task, key=key_of(*settings(task.cell, machines.engine), asked.model, data, task.seed)) for task in alike
     ]
-
-
-@dataclass(frozen=True)
-class _Hashed:
-    """Stands for data of which a key needs the hash alone."""
-
-    mark: str
-
-    def fingerprint(self) -> str:
-        return self.mark
 
 
 def _recorded(out: Path | None, tasks: Sequence[Task], name: str) -> dict[str, Record]:
