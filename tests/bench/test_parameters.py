@@ -21,6 +21,7 @@ TUNED = Cell("planted", "mlp", "neurontune")
         ("batch-size", "train", "batch_size"),
         ("l2", "train", "weight_decay"),
         ("train.l2", "train", "weight_decay"),
+        ("rho", "train", "asam"),
         ("train.momentum", "train", "momentum"),
         ("optimiser", "train", "optimiser"),
         ("step_size", "method", "step_size"),
@@ -50,6 +51,15 @@ def test_a_name_means_one_setting(name: str, room: str, field: str) -> None:
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, match: str) -> None:
     with pytest.raises(UnknownName, match=match):
         parameter_named(name, DRO)
+
+
+@pytest.mark.parametrize("name", ["gamma", "method.gamma"])
+def test_a_setting_of_another_method_names_it(name: str) -> None:
+    with pytest.raises(BadInput, match=rf"'{name}' is a setting of other methods: .*focal.*\. Add --method \w+"):
+        parameter_named(name, DRO)
+    for elsewhere in ("train.gamma", "data.gamma"):
+        with pytest.raises(UnknownName):
+            parameter_named(elsewhere, DRO)
 
 
 def test_a_name_with_two_meanings_is_refused() -> None:

@@ -38,7 +38,8 @@ def test_values_and_seeds_become_records_and_a_table(cli: Cli, here: Path) -> No
     assert f" {mean:.1f} ± " in lines[3]
     assert lines[-1] == "records in runs/sweep/records.jsonl"
     assert max(map(len, lines)) <= 80
-    again = cli("sweep", "--over", "lr=0.1,0.01", *TINY)
+    assert TINY[0] == "--data"
+    again = cli("sweep", "--over", "lr=0.1,0.01", "--dataset", *TINY[1:])  # the two are one word
     assert again.out == said.out
     assert len(rows(here / "runs" / "sweep" / "records.jsonl")) == 4
 

@@ -10,13 +10,14 @@ from spurless.bench.cell import Cell
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.options import configure
 from spurless.data import DATASETS
-from spurless.methods import make_method
+from spurless.methods import METHODS, make_method
 from spurless.models import architecture_named
 from spurless.train.config import TrainConfig
 
 ROOMS = {"train": "train", "method": "method_options", "data": "data_options", "model": "model_options"}
 """Where a parameter may live, and the field of a cell that holds it."""
-ALIASES = {"l2": "weight_decay"}
+ALIASES = {"l2": "weight_decay", "rho": "asam"}
+"""What papers call settings of training."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def parameter_named(name: str, cell: Cell) -> Parameter:
 
     Raises:
         UnknownName: no setting has that name; the nearest one is named.
-        BadInput: two have.
+        BadInput: two have, or only one of another method.
     """
     known = _known(cell)
     room, dot, field = spelt(name).rpartition(".")
@@ -50,7 +51,7 @@ def parameter_named(name: str, cell: Cell) -> Parameter:
             do=f"Say train.{field} or method.{field}.",
         )
     if not found:
-        raise UnknownName("parameter", name, _names(known))
+        raise _unknown(name, room, field, known)
     return found[0]
 
 
@@ -82,6 +83,15 @@ def assign(cell: Cell, values: Mapping[Parameter, Any]) -> Cell:
         options: dict[str, Any] = {place: {**getattr(cell, place), parameter.field: value}}
         cell = replace(cell, **options)
     return cell
+
+
+def _unknown(name: str, room: str, field: str, known: Mapping[str, Iterable[str] | None]) -> Exception:
+    """Return the error for a name that means nothing here: it may mean something with another method."""
+    owners = [other for other in METHODS if field in _of(type(make_method(other).config))]
+    nearer = any(field in (known[beside] or ()) for beside in ("data", "model"))  # only the prefix is missing
+    if room not in ("", "method") or nearer or not owners:
+        return UnknownName("parameter", name, _names(known))
+    return BadInput(f"{name!r} is a setting of other methods: {', '.join(owners)}", do=f"Add --method {owners[0]}.")
 
 
 def _known(cell: Cell) -> dict[str, tuple[str, ...] | None]:

@@ -20,6 +20,8 @@ OUTPUT = "Output"
 Data = Annotated[
     str,
     typer.Option(
+        "--data",
+        "--dataset",
         help="Name (see: spurless ls datasets) or path: class folders, CSV, npz, a Hugging Face dataset on disk.",
         rich_help_panel=DATA,
     ),
