@@ -34,23 +34,38 @@ def test_the_folded_head_predicts_what_scikit_learn_predicts_on_scaled_features(
     generator = Seeds(0).generator("x")
     features = torch.randn(300, 5, generator=generator) * torch.tensor([1.0, 10.0, 0.1, 3.0, 1.0]) + 2.0
     y = torch.randint(classes, (300,), generator=generator)
-    weight, bias = refit(features, y, 0.5, classes)
+    weight, bias, _ = refit(features, y, 0.5, classes)
     scaled = StandardScaler().fit_transform(features.double().numpy())
-    settings = {"solver": "liblinear"} if classes == 2 else {"solver": "saga", "max_iter": 300, "tol": 1e-3}
+    settings = {"solver": "liblinear"} if classes == 2 else {"solver": "saga", "max_iter": 1000, "tol": 1e-3}
     theirs = LogisticRegression(l1_ratio=1.0, C=0.5, random_state=0, **settings).fit(scaled, y.numpy())
     ours = (features @ weight.T + bias).softmax(dim=1).double()
     torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(scaled)), atol=1e-4, rtol=0)
 
 
+def test_refits_that_are_cut_off_are_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spurless.methods.dfr.PASSES", 2)
+    generator = Seeds(0).generator("x")
+    x, y = torch.randn(300, 4, generator=generator), torch.arange(300) % 3
+    data = from_tensors(x, y, torch.arange(300) % 2, seed=0)
+    model = Classifier(nn.Identity(), nn.Linear(4, 3), trained=True)
+    with pytest.warns(SpurlessWarning) as caught:
+        record = fit("dfr", model, data, engine=Engine("cpu"), refits=4, strengths=(1.0,)).record
+    said = [str(warning.message) for warning in caught if "DFR" in str(warning.message)]
+    assert said == [warning for warning in record.warnings if "DFR" in warning]
+    assert said == [
+        "4 of 4 regressions of DFR were cut off before they had settled; the head is the mean of what they had come to."
+    ]
+
+
 def test_a_strong_penalty_drops_every_feature() -> None:
     features = torch.randn(100, 4, generator=Seeds(0).generator("x"))
-    weight, _ = refit(features, (features[:, 0] > 0).long(), 1e-4, 2)
+    weight, _, _ = refit(features, (features[:, 0] > 0).long(), 1e-4, 2)
     assert weight.abs().max() == 0
 
 
 def test_a_constant_feature_does_no_harm() -> None:
     features = torch.cat([torch.randn(100, 1, generator=Seeds(0).generator("x")), torch.full((100, 1), 3.0)], dim=1)
-    weight, bias = refit(features, (features[:, 0] > 0).long(), 1.0, 2)
+    weight, bias, _ = refit(features, (features[:, 0] > 0).long(), 1.0, 2)
     assert torch.isfinite(weight).all()
     assert torch.isfinite(bias).all()
 
@@ -127,9 +142,9 @@ def test_classes_that_are_not_there_keep_their_place_and_are_never_predicted(see
     features = torch.randn(200, 4, generator=generator)
     y = torch.tensor(seen)[torch.randint(len(seen), (200,), generator=generator)]
     features[torch.arange(200), y] += 3
-    weight, bias = refit(features, y, 1.0, 4)
+    weight, bias, _ = refit(features, y, 1.0, 4)
     scaled = StandardScaler().fit_transform(features.double().numpy())
-    settings = {"solver": "liblinear"} if len(seen) == 2 else {"solver": "saga", "max_iter": 300, "tol": 1e-3}
+    settings = {"solver": "liblinear"} if len(seen) == 2 else {"solver": "saga", "max_iter": 1000, "tol": 1e-3}
     theirs = LogisticRegression(l1_ratio=1.0, C=1.0, random_state=0, **settings).fit(scaled, y.numpy())
     ours = (features @ weight.T + bias).softmax(dim=1).double()
     torch.testing.assert_close(ours[:, list(seen)], torch.from_numpy(theirs.predict_proba(scaled)), atol=1e-4, rtol=0)

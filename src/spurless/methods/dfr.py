@@ -18,6 +18,7 @@ Deviations:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Splits
 from spurless.data.loader import subsampled
@@ -46,6 +47,8 @@ class DFRConfig:
 
 
 DFR_WATERBIRDS = DFRConfig()
+PASSES = 1000
+"""Of saga over the balanced examples, at most."""
 NEVER = -1e4
 """The logit of a class that no refit has seen: its best one is minus infinity."""
 
@@ -93,7 +96,7 @@ class DFR:
         scores = []
         for i, strength in enumerate(self.config.strengths):
             chosen = first[subsampled(val.g[first], seeds.child("tune"))(0)]
-            weight, bias = refit(features[chosen], val.y[chosen], strength, len(data.groups.labels))
+            weight, bias, _ = refit(features[chosen], val.y[chosen], strength, len(data.groups.labels))
             pred = (features[second] @ weight.T + bias).argmax(dim=1)
             scores.append(group_table(pred, val.y[second], val.a[second], val.groups).worst[0])
             run.tell("refit", i + 1, len(self.config.strengths) + self.config.refits, "choosing the penalty")
@@ -108,30 +111,43 @@ class DFR:
             chosen = order(i)
             heads.append(refit(features[chosen], data.val.y[chosen], strength, len(data.groups.labels)))
             run.tell("refit", n + i + 1, n + self.config.refits, f"C = {strength:g}")
-        weights, biases = zip(*heads, strict=True)
+        weights, biases, settled = zip(*heads, strict=True)
+        if not all(settled):
+            warnings.warn(
+                f"{settled.count(False)} of {len(settled)} regressions of DFR were cut off before they had settled; "
+                "the head is the mean of what they had come to.",
+                SpurlessWarning,
+                stacklevel=2,
+            )
         return torch.stack(weights).mean(dim=0), torch.stack(biases).mean(dim=0)
 
 
-def refit(features: Tensor, y: Tensor, strength: float, n_classes: int) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of an l1-penalised logistic regression; features are standardised for it, and back.
+def refit(features: Tensor, y: Tensor, strength: float, n_classes: int) -> tuple[Tensor, Tensor, bool]:
+    """Return weight and bias of an l1-penalised logistic regression, and whether it settled.
 
-    scikit-learn has a row for each class that it saw, here there is one for every class.
+    Features are standardised for it, and back. scikit-learn has a row for each class that it saw, here there is one for
+    every class.
     """
     import sklearn
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     mean, std = features.double().mean(dim=0), features.double().std(dim=0, correction=0)
     std = torch.where(std > 0, std, 1.0)
     scaled = ((features.double() - mean) / std).numpy()
     binary = len(torch.unique(y)) == 2
-    settings: dict[str, Any] = {"solver": "liblinear"} if binary else {"solver": "saga", "max_iter": 300, "tol": 1e-3}
+    settings: dict[str, Any] = (
+        {"solver": "liblinear"} if binary else {"solver": "saga", "max_iter": PASSES, "tol": 1e-3}
+    )
     renamed = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 8)
     settings |= {"l1_ratio": 1.0} if renamed else {"penalty": "l1"}
-    fitted = LogisticRegression(C=strength, random_state=0, **settings).fit(scaled, y.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of many refits each would say it
+        fitted = LogisticRegression(C=strength, random_state=0, **settings).fit(scaled, y.numpy())
     coefficients, intercept = torch.from_numpy(fitted.coef_), torch.from_numpy(fitted.intercept_)
     if binary:
         coefficients, intercept = torch.cat([-coefficients, coefficients]) / 2, torch.cat([-intercept, intercept]) / 2
     seen = torch.from_numpy(fitted.classes_)
     weight = torch.zeros(n_classes, len(std), dtype=torch.double).index_copy(0, seen, coefficients / std)
     bias = torch.full((n_classes,), NEVER, dtype=torch.double).index_copy(0, seen, intercept - weight[seen] @ mean)
-    return weight.float(), bias.float()
+    return weight.float(), bias.float(), bool((fitted.n_iter_ < fitted.max_iter).all())
