@@ -91,6 +91,27 @@ def test_every_command_runs(page: Path, left: str, folder: Path) -> None:
         assert len((folder / "runs" / "records.jsonl").read_text().splitlines()) == 2
 
 
+def test_the_plans_of_the_bench_page_are_plans(folder: Path) -> None:
+    from spurless.bench.engines.base import load_named
+    from spurless.bench.plan import read_plan
+
+    page = DOCS / "how-to" / "bench.md"
+    small, full = (code for _, code in blocks(page, "toml"))
+    (folder / "full.toml").write_text(full)
+    plan = read_plan(folder / "full.toml", lambda *_: load_named)
+    assert {name: list(cells) for name, cells in plan.cells.items()} == {
+        name: ["erm", "dfr", "dfr-few"] for name in ("planted", "birds")
+    }
+    (folder / "plan.toml").write_text(small)
+    (_, commands), *_ = blocks(page, "sh")
+    environment = {**os.environ, "SPURLESS_PYTHON": sys.executable}
+    script = ["bash", "-c", SHELL + commands]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "bench.html").stat().st_size > 0
+    assert "against erm" in done.stdout
+
+
 def test_the_generated_pages_are_up_to_date() -> None:
     for name, text in generator().pages().items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, f"docs/{name} is old: run make docs"

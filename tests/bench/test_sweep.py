@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -21,7 +20,8 @@ from spurless.bench.cell import Cell, run_cell
 from spurless.bench.engines import ENGINES, Machines, Task
 from spurless.bench.engines.base import DIVERGED, VALIDATION, Lost, Runner, limited
 from spurless.bench.engines.here import open_here
-from spurless.bench.sweep import Row, Sweep, Swept, next_wave, plan, run_sweep
+from spurless.bench.stopping import next_wave
+from spurless.bench.sweep import Sweep, plan, run_sweep
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.records import Record, append, read
 from spurless.train.run import Engine
@@ -213,7 +213,7 @@ def test_the_progress_is_told_with_the_best_so_far() -> None:
     )
     assert told[0] == ("plan", 1, 1, "seed 0")
     steps = [(stage, step, total) for stage, step, total, _ in told[1:]]
-    assert list(dict.fromkeys(steps)) == [("sweep", 0, 3), ("sweep", 1, 3), ("sweep", 2, 2)]  # two are left by the rule
+    assert list(dict.fromkeys(steps)) == [("runs", 0, 3), ("runs", 1, 3), ("runs", 2, 2)]  # two are left by the rule
     assert told[1][3] == "lr=0.01, seed 0"
     assert told[2][3].startswith("lr=1e+30, seed 0 (best so far lr=0.01: ")
     assert told[-1][3].startswith("done (best so far lr=0.01: ")
@@ -248,45 +248,6 @@ def test_a_killed_value_is_finished_although_its_line_stopped() -> None:
     assert next_wave(tasks, records, 0.25) == [tasks[3]]  # the other seed of 0.1; 1.0 never
     assert next_wave(tasks, {**records, tasks[3].key: fine}, 0.25) == []
     assert next_wave(tasks, {**records, tasks[3].key: fine}, None) == [tasks[4], tasks[5]]
-
-
-def test_rows_of_one_seed_have_no_interval() -> None:
-    task = Task("lr=1", CELL, 0, "a")
-    record = Record("erm", 0, {}, {}, {}, {}, {}, "last", (), {"average": 0.5, "unbiased": None, VALIDATION: 0.25}, {})
-    (row,) = Swept((task,), {"a": record}, ()).rows()
-    assert isinstance(row, Row)
-    assert set(row.spreads) == {"average", VALIDATION}
-    assert row.spreads["average"].mean == 0.5
-    assert math.isnan(row.spreads["average"].low)
-
-
-def test_what_another_process_is_at_is_refused_and_what_it_did_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sweep, out = Sweep(CELL, {"lr": [0.01, 0.1]}, seeds=1), tmp_path / "records.jsonl"
-    tasks = plan(sweep, CPU)
-    hold = "import sys; from pathlib import Path; from spurless.core.reserve import reserved\n"
-    hold += "with reserved(Path(sys.argv[1]), sys.argv[2:]): print('held', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", hold, str(out), tasks[1].key]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(BadInput, match="another process is at 1 of these 2 runs"):
-            run_sweep(sweep, out=out, engine="here", machines=CPU)
-        assert not out.exists()
-        run_sweep(replace(sweep, first=1), out=out, engine="here", machines=CPU)  # other runs may go beside it
-        other.kill()
-
-    @contextmanager
-    def meanwhile(machines: Machines) -> Iterator[Runner]:
-        append(out, replace(by_fit(tasks[0]), metrics={VALIDATION: 0.5}))  # it ended between our look and our turn
-        with open_here(machines) as run:
-            yield run
-
-    monkeypatch.setitem(ENGINES, "here", meanwhile)
-    run_sweep(sweep, out=out, engine="here", machines=CPU)
-    assert Counter(record.key for record in read(out))[tasks[1].key] == 1
-    assert all(record.metrics == {VALIDATION: 0.5} for record in read(out) if record.key == tasks[0].key)
 
 
 # what SIGKILL cannot lose

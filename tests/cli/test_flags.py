@@ -14,7 +14,7 @@ from spurless.cli.flags import shares
 from spurless.core.errors import BadInput
 
 Cli = Callable[..., Any]
-COMMANDS = ("demo", "fit", "eval", "report", "reproduce", "sweep", "ls", "data check")
+COMMANDS = ("demo", "fit", "eval", "report", "reproduce", "sweep", "bench", "ls", "data check")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,7 +10,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -77,6 +77,33 @@ def stop_of(line: Sequence[Task], records: Mapping[str, Record], drop: float) ->
             if value is not None and value > best.get(task.seed, (-1.0, ""))[0]:
                 best[task.seed] = value, task.name
     return None
+
+
+def next_wave(tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> list[Task]:
+    """Return what may run now: of every line the lowest value that is not done, with all its missing seeds.
+
+    A line that stopped still ends the value it stopped at, so that a sweep that was killed there ends as any other.
+    """
+    missing = [task for task in walked(tasks, stops_of(tasks, records, drop)) if task.key not in records]
+    lowest = {task.line: task.rank for task in sorted(missing, key=lambda task: -task.rank)}  # the last one stays
+    wave = {task.key: task for task in missing if task.rank == lowest[task.line]}
+    return list(wave.values())
+
+
+def stops_of(tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> Iterator[Stop]:
+    """Yield where each line of a sweep ends by the rule, as far as its records say."""
+    if drop is None:
+        return
+    for _, line in groupby(tasks, key=lambda task: task.line):
+        stop = stop_of(list(line), records, drop)
+        if stop is not None:
+            yield stop
+
+
+def walked(tasks: Sequence[Task], stops: Iterable[Stop]) -> list[Task]:
+    """Return the tasks that were not left by the rule."""
+    ends = {stop.line: stop.rank for stop in stops}
+    return [task for task in tasks if task.rank <= ends.get(task.line, task.rank)]
 
 
 def _why(task: Task, record: Record, best: Mapping[int, tuple[float, str]], drop: float) -> str | None:

@@ -7,27 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, product
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from spurless.bench.cell import Cell, settings
-from spurless.bench.engines import ENGINES, Lost, Machines, Task, choose
-from spurless.bench.engines.base import VALIDATION, Loader, Runner, ask, limited, load_named
-from spurless.bench.fitting import key_of
+from spurless.bench.cell import Cell
+from spurless.bench.engines import Machines, Task, choose
+from spurless.bench.engines.base import Loader, limited, load_named
 from spurless.bench.parameters import assign, convert, parameter_named, spelt
-from spurless.bench.signing import adopted, signed
-from spurless.bench.stopping import Stop, diverged, reached, stop_of, validation_of
-from spurless.core.errors import BadInput, SpurlessError
+from spurless.bench.runner import Row, keyed, row_of, run_tasks
+from spurless.bench.stopping import Stop, stops_of, walked
+from spurless.core.errors import BadInput
 from spurless.core.progress import Progress
 from spurless.core.provenance import digest
-from spurless.core.records import Record, append, read
-from spurless.core.reserve import reserved
-from spurless.data.grouped import Splits
-from spurless.metrics.intervals import Spread, over_seeds
+from spurless.core.records import Record
 
-STUDIED = "activation_compressibility"
-"""A number that every run has that was studied."""
-SUMMARISED = ("unbiased", "worst_group", "average", VALIDATION)
 DEFAULT = Machines()
 
 
@@ -67,20 +59,6 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Row:
-    """How one value fared over seeds; runs that diverged or were cut off are counted, and left out of the numbers."""
-
-    name: str
-    seeds: int
-    runs: int
-    diverged: int
-    unreached: int
-    spreads: Mapping[str, Spread]
-    stop: Stop | None = None
-    """Set where the sweep stopped here."""
-
-
-@dataclass(frozen=True)
 class Swept:
     """What a sweep came to."""
 
@@ -92,21 +70,12 @@ class Swept:
     def rows(self) -> list[Row]:
         """Summarise every value that was run."""
         closed = {(stop.line, stop.rank): stop for stop in self.stops}
-        parts = groupby(self.walked(), key=lambda task: (task.line, task.rank))
-        return [self._row(list(tasks), closed.get(place)) for place, tasks in parts]
+        parts = groupby(walked(self.tasks, self.stops), key=lambda task: (task.line, task.rank))
+        return [row_of(list(tasks), self.records, closed.get(place)) for place, tasks in parts]
 
     def walked(self) -> list[Task]:
         """Return the tasks that were not left by the rule."""
-        ends = {stop.line: stop.rank for stop in self.stops}
-        return [task for task in self.tasks if task.rank <= ends.get(task.line, task.rank)]
-
-    def _row(self, tasks: list[Task], stop: Stop | None) -> Row:
-        found = [self.records[task.key] for task in tasks if task.key in self.records]
-        counted = [record for record in found if reached(record)]
-        numbers = {name: [value for r in counted if (value := r.metrics.get(name)) is not None] for name in SUMMARISED}
-        spreads = {name: over_seeds(values) for name, values in numbers.items() if values}
-        lost = sum(map(diverged, found))
-        return Row(tasks[0].name, len(tasks), len(counted), lost, len(found) - len(counted) - lost, spreads, stop)
+        return walked(self.tasks, self.stops)
 
 
 def plan(sweep: Sweep, machines: Machines = DEFAULT, progress: Progress | None = None) -> list[Task]:
@@ -121,7 +90,7 @@ def plan(sweep: Sweep, machines: Machines = DEFAULT, progress: Progress | None =
     for seed in range(sweep.first, sweep.first + sweep.seeds):
         for _, alike in groupby(points, key=_content):
             with limited(machines.threads, quiet=bool(tasks)):
-                tasks += _keyed([replace(point, seed=seed) for point in alike], machines)
+                tasks += keyed([replace(point, seed=seed) for point in alike], machines)
         if progress is not None:
             progress("plan", seed - sweep.first + 1, sweep.seeds, f"seed {seed}")
     return sorted(tasks, key=lambda task: (task.line, task.rank, task.seed))
@@ -148,46 +117,12 @@ def run_sweep(
         BadInput: another process is at one of these runs, and records it in the same file.
         Lost: the process of a run died again and again; all others are recorded.
     """
-    opener = ENGINES[choose(engine, machines)]
+    choose(engine, machines)  # what cannot be is refused before data are opened
     tasks = plan(sweep, machines, progress)
-    records, judged = _recorded(out, tasks, sweep.name), any(task.rank for task in tasks)
-    if next_wave(tasks, records, sweep.drop):
-        with reserved(out, [task.key for task in tasks if task.key not in records]), opener(machines) as run:
-            records |= _recorded(out, tasks, sweep.name)  # another process may have ended just before
-            while wave := next_wave(tasks, records, sweep.drop):
-                _tell(progress, tasks, records, sweep.drop)
-                for task, record in _done(run, wave):
-                    records[task.key] = signed(record, f"{sweep.name} {task.name}", judged)
-                    if out is not None:
-                        append(out, records[task.key])
-                    _tell(progress, tasks, records, sweep.drop)
-    swept = Swept(tuple(tasks), records, tuple(stops_of(tasks, records, sweep.drop)))
-    if out is not None:
-        for record in adopted(swept.walked(), records, sweep.name, judged):
-            append(out, record)
-    return swept
-
-
-def next_wave(tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> list[Task]:
-    """Return what may run now: of every line the lowest value that is not done, with all its missing seeds.
-
-    A line that stopped still ends the value it stopped at, so that a sweep that was killed there ends as any other.
-    """
-    ends = {stop.line: stop.rank for stop in stops_of(tasks, records, drop)}
-    missing = [task for task in tasks if task.key not in records and task.rank <= ends.get(task.line, task.rank)]
-    lowest = {task.line: task.rank for task in reversed(missing)}  # they are sorted, so the first stays
-    wave = {task.key: task for task in missing if task.rank == lowest[task.line]}
-    return list(wave.values())
-
-
-def stops_of(tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> Iterator[Stop]:
-    """Yield where each line of a sweep ends by the rule, as far as its records say."""
-    if drop is None:
-        return
-    for _, line in groupby(tasks, key=lambda task: task.line):
-        stop = stop_of(list(line), records, drop)
-        if stop is not None:
-            yield stop
+    records = run_tasks(
+        tasks, sweep.name, out=out, engine=engine, machines=machines, drop=sweep.drop, progress=progress
+    )
+    return Swept(tuple(tasks), records, tuple(stops_of(tasks, records, sweep.drop)))
 
 
 def _points(sweep: Sweep) -> Iterator[Task]:
@@ -233,62 +168,3 @@ def _numeric(values: Sequence[Any]) -> bool:
 def _content(point: Task) -> str:
     """Return what decides data and untrained model, apart from the seed."""
     return json.dumps([dict(point.cell.data_options), dict(point.cell.model_options)], sort_keys=True, default=str)
-
-
-def _keyed(alike: Sequence[Task], machines: Machines) -> list[Task]:
-    """Give tasks of the same data and untrained model their keys; both are made and hashed once."""
-    asked = ask(alike[0], machines)
-    mark = asked.data.fingerprint()
-    data = cast(Splits, SimpleNamespace(fingerprint=lambda: mark))  # all that a key needs of it
-    return [
-        replace(task, key=key_of(*settings(task.cell, machines.engine), asked.model, data, task.seed)) for task in alike
-    ]
-
-
-def _recorded(out: Path | None, tasks: Sequence[Task], name: str) -> dict[str, Record]:
-    """Return the records of these tasks that a file holds; one without a validation accuracy is of another command.
-
-    Of several the first counts, and one of this sweep, called ``name``, before those of others.
-    """
-    if out is None or not out.exists():
-        return {}
-    wanted = {task.key: {VALIDATION, STUDIED} if task.study else {VALIDATION} for task in tasks}
-    lost = {task.key for task in tasks if task.weights is not None and not task.weights.exists()}
-    own = {(f"{name} {task.name}", task.key) for task in tasks}
-    known = [r for r in reversed(read(out)) if r.key in wanted and (r.key not in lost or diverged(r))]
-    known.sort(key=lambda r: (r.cell, r.key) in own)
-    return {r.key: r for r in known if diverged(r) or wanted[r.key] <= r.metrics.keys()}
-
-
-def _done(run: Runner, wave: Sequence[Task]) -> Iterator[tuple[Task, Record]]:
-    """Yield the records of a wave; an error ends it at once, a lost run once all others are done."""
-    lost: list[tuple[Task, Lost]] = []
-    for task, outcome in run(wave):
-        if isinstance(outcome, Record):
-            yield task, outcome
-        elif isinstance(outcome, Lost):
-            lost.append((task, outcome))
-        else:
-            if isinstance(outcome, SpurlessError):
-                outcome.args = (f"{task}: {outcome}",)  # of many runs, which it was
-            raise outcome
-    if lost:
-        raise Lost([task for task, _ in lost], lost[0][1].how)
-
-
-def _tell(progress: Progress | None, tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> None:
-    """Say how many runs are done of how many that are left by the rule, which is next, and which value is best."""
-    if progress is None:
-        return
-    ends = {stop.line: stop.rank for stop in stops_of(tasks, records, drop)}
-    open_tasks = [task for task in tasks if task.rank <= ends.get(task.line, task.rank)]
-    waiting = [task for task in open_tasks if task.key not in records]
-    found = {
-        name: [value for task in part if (r := records.get(task.key)) and (value := validation_of(r)) is not None]
-        for name, part in groupby(open_tasks, key=lambda task: task.name)
-    }
-    means = {name: sum(values) / len(values) for name, values in found.items() if values}
-    best = max(means, key=means.__getitem__, default=None)
-    word = str(waiting[0]) if waiting else "done"
-    word += f" (best so far {best}: {means[best]:.1%})" if best is not None else ""
-    progress("sweep", len(open_tasks) - len(waiting), len(open_tasks), word)

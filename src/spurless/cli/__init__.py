@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from spurless import __version__
 from spurless.cli.audit import audit
+from spurless.cli.bench import bench
 from spurless.cli.data import data
 from spurless.cli.demo import demo
 from spurless.cli.evaluate import evaluate
@@ -54,6 +55,7 @@ app = typer.Typer(
 app.command("demo")(demo)
 app.command("fit")(fit)
 app.command("sweep")(sweep)
+app.command("bench")(bench)
 app.command("eval")(evaluate)
 app.command("audit")(audit)
 app.command("fix")(fix)

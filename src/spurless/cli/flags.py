@@ -162,6 +162,51 @@ Devices = Annotated[int, typer.Option(help="Train one model on so many devices."
 Strategy = Annotated[str, typer.Option(help="How several devices work together, such as ddp.", rich_help_panel=MACHINE)]
 Precision = Annotated[str, typer.Option(help="auto (float32), bf16-mixed or 16-mixed.", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(help="Processes that read streamed data.", min=0, rich_help_panel=MACHINE)]
+Place = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="Where runs are done: auto, here, processes, ray or fleet (many small trainings at once on one GPU).",
+        rich_help_panel=MACHINE,
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes at once.", min=1, show_default="all cores, with --engine processes", rich_help_panel=MACHINE
+    ),
+]
+Together = Annotated[
+    int, typer.Option(help="Trainings that share a GPU, with --engine fleet.", min=1, rich_help_panel=MACHINE)
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Running Ray cluster, as HOST:PORT or auto.",
+        show_default="one that is started here, for these runs",
+        rich_help_panel=MACHINE,
+    ),
+]
+GpusPerRun = Annotated[
+    float | None,
+    typer.Option(
+        help="GPUs that a run takes, with --engine ray.",
+        min=0,
+        show_default="0.25 if there are any",
+        rich_help_panel=MACHINE,
+    ),
+]
+CpusPerRun = Annotated[
+    float, typer.Option(help="CPUs that a run takes, with --engine ray.", min=0, rich_help_panel=MACHINE)
+]
+Threads = Annotated[
+    int,
+    typer.Option(
+        help="CPU threads of a run; another number changes the last digits of its results.",
+        min=1,
+        rich_help_panel=MACHINE,
+    ),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(

@@ -63,7 +63,7 @@ def methods_rows() -> list[Row]:
             "method": name,
             "paper": method.info.paper,
             "what it does": method.info.summary,
-            "uses": _labels(*_declared(method.info)) or "labels only",
+            "uses": label_words(*_declared(method.info)) or "labels only",
             "starts from": {"scratch": "scratch", "trained": "a trained model"}[method.info.start],
             "presets": ", ".join(method.presets),
             "options": options_of(next(iter(method.presets.values()))),
@@ -115,7 +115,7 @@ def criteria_rows() -> list[Row]:
         {
             "criterion": name,
             "keeps the epoch with the best": row.what,
-            "looks at": _labels(False, row.labels, row.attributes) or "nothing",
+            "looks at": label_words(False, row.labels, row.attributes) or "nothing",
         }
         for name, row in CRITERIA.items()
     ]
@@ -186,7 +186,8 @@ def _declared(info: Any) -> tuple[bool, bool, bool]:
     return info.train_attributes, info.val_labels, info.val_attributes
 
 
-def _labels(train_attributes: bool, val_labels: bool, val_attributes: bool) -> str:
+def label_words(train_attributes: bool, val_labels: bool, val_attributes: bool) -> str:
+    """Say which labels are used beyond the training labels."""
     words = []
     if train_attributes:
         words.append("train attributes")

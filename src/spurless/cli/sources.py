@@ -61,6 +61,11 @@ def open_data(
         return load(source, **{"seed": seed, **kept, **named_options(source, options, columns)})
 
 
+def open_quietly(columns: Columns, source: str, options: Mapping[str, Any], seed: int) -> Splits:
+    """Open data without a progress bar: for runs of which many are made, by other processes too, which find it here."""
+    return open_data(source, options, columns, seed, quiet=True)
+
+
 def named_options(source: str, options: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
     """Return the options of a named dataset, with ``--root`` among them; flags that it has not are refused."""
     from spurless.data import DATASETS

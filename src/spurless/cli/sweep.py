@@ -12,10 +12,11 @@ import typer
 
 from spurless.cli.console import check_appendable, progress_bar
 from spurless.cli.flags import (
-    MACHINE,
     METHOD,
     OUTPUT,
     TRAINING,
+    Address,
+    CpusPerRun,
     CsvAttribute,
     CsvFeatures,
     CsvFile,
@@ -26,18 +27,23 @@ from spurless.cli.flags import (
     Data,
     DataOption,
     Device,
+    GpusPerRun,
+    Jobs,
     Json,
     MethodOption,
     Model,
     ModelOption,
+    Place,
     Precision,
     Quiet,
     Seed,
     Select,
     SkipBad,
+    Threads,
+    Together,
     Workers,
 )
-from spurless.cli.sources import Columns, open_data
+from spurless.cli.sources import Columns, open_quietly
 from spurless.cli.sweep_maps import Backgrounds, Maps, check_maps, place_of, write_maps
 from spurless.cli.sweep_table import in_json, show
 from spurless.cli.weights import with_tokenizer
@@ -46,16 +52,12 @@ from spurless.core.files import check_writable
 from spurless.core.options import pairs, read_toml
 
 if TYPE_CHECKING:
-    from spurless.data.grouped import Splits
+    pass
 
 
 def _train(help: str, default: str | bool = False) -> Any:
     """Declare a setting of the loop; its default is the loop's own, and only shown here."""
     return typer.Option(help=help, show_default=default, rich_help_panel=TRAINING)
-
-
-def _machine(help: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=MACHINE, **more)
 
 
 def sweep(
@@ -134,25 +136,13 @@ def sweep(
             metavar="FILE",
         ),
     ] = None,
-    engine: Annotated[
-        str,
-        _machine("Where runs are done: auto, here, processes, ray or fleet (many small trainings at once on one GPU)."),
-    ] = "auto",
-    jobs: Annotated[
-        int | None, _machine("Processes at once.", min=1, show_default="all cores, with --engine processes")
-    ] = None,
-    together: Annotated[int, _machine("Trainings that share a GPU, with --engine fleet.", min=1)] = 16,
-    address: Annotated[
-        str | None,
-        _machine("Running Ray cluster, as HOST:PORT or auto.", show_default="one that is started here, for this sweep"),
-    ] = None,
-    gpus_per_run: Annotated[
-        float | None, _machine("GPUs that a run takes, with --engine ray.", min=0, show_default="0.25 if there are any")
-    ] = None,
-    cpus_per_run: Annotated[float, _machine("CPUs that a run takes, with --engine ray.", min=0)] = 1.0,
-    threads: Annotated[
-        int, _machine("CPU threads of a run; another number changes the last digits of its results.", min=1)
-    ] = 1,
+    engine: Place = "auto",
+    jobs: Jobs = None,
+    together: Together = 16,
+    address: Address = None,
+    gpus_per_run: GpusPerRun = None,
+    cpus_per_run: CpusPerRun = 1.0,
+    threads: Threads = 1,
     device: Device = "auto",
     precision: Precision = "auto",
     workers: Workers = 0,
@@ -221,7 +211,7 @@ def sweep(
         swept_over = parameter_named(name, cell)
         if swept_over.room == "train" and said.get(swept_over.field) is not None:
             raise BadInput(f"{name} is swept over, and has a value of its own beside", do="Leave one of the two out.")
-    asked = Sweep(cell, values, seeds, seed, _share(drop), partial(_open, columns), study, weights)
+    asked = Sweep(cell, values, seeds, seed, _share(drop), partial(open_quietly, columns), study, weights)
     place = Engine(device, precision=precision, workers=workers)
     machines = Machines(place, threads, jobs, together, address, gpus_per_run, cpus_per_run)
     choose(engine, machines)
@@ -239,11 +229,6 @@ def sweep(
     show(swept, f"{method} on {data}: accuracy in %, mean and 95 % interval over seeds", records)
     if maps is not None:
         print(f"maps in {write_maps(swept, machines, maps, out, segmenter)}")
-
-
-def _open(columns: Columns, source: str, options: Mapping[str, Any], seed: int) -> Splits:
-    """Open what follows ``--data``; it has a name here, so that other processes find it."""
-    return open_data(source, options, columns, seed, quiet=True)
 
 
 def _sections(path: Path | None) -> dict[str, Mapping[str, Any]]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from spurless.cli.console import table
 
 if TYPE_CHECKING:
-    from spurless.bench.sweep import Row, Swept
+    from spurless.bench.runner import Row
+    from spurless.bench.sweep import Swept
 
 SHOWN = {"unbiased": "unbiased", "worst_group": "worst group", "average": "average", "val_average": "validation"}
 
@@ -23,26 +24,27 @@ def show(swept: Swept, title: str, records: Path) -> None:
     table(
         title,
         ("value", "runs", *SHOWN.values(), ""),
-        [(row.name, str(row.runs), *(_spread(row, name) for name in SHOWN), _note(row)) for row in rows],
+        [(row.name, str(row.runs), *(spread_words(row, name) for name in SHOWN), note(row)) for row in rows],
         right=(1, 2, 3, 4, 5),
     )
     for stop in swept.stops:
         left = f" Not run: {'; '.join(stop.left)}; --drop none runs all." if stop.left else ""
-        _say(f"Stopped at {stop.at}: {stop.why}.{left}")
+        say(f"Stopped at {stop.at}: {stop.why}.{left}")
     if any(row.unreached for row in rows):
-        _say("Cut off are runs that ended before their stopping rule, and are in no mean: allow them more --epochs.")
+        say("Cut off are runs that ended before their stopping rule, and are in no mean: allow them more --epochs.")
     runs = [swept.records[key] for key in {task.key for task in swept.tasks} if key in swept.records]
     if warned := sum(bool(record.warnings) for record in runs):
-        _say(f"{warned} of {len(runs)} runs came with a warning, which their records hold.")
+        say(f"{warned} of {len(runs)} runs came with a warning, which their records hold.")
     print(f"records in {records}")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Print a sentence no wider than the terminal."""
     print(fill(text, max(40, get_terminal_size().columns), break_on_hyphens=False))
 
 
-def _spread(row: Row, name: str) -> str:
+def spread_words(row: Row, name: str) -> str:
+    """Say a number in percent, with half of its interval where several seeds give one."""
     spread = row.spreads.get(name)
     if spread is None:
         return "n/a"
@@ -50,7 +52,8 @@ def _spread(row: Row, name: str) -> str:
     return f"{100 * spread.mean:.1f}{half}"
 
 
-def _note(row: Row) -> str:
+def note(row: Row) -> str:
+    """Say which runs of a row are not in its numbers."""
     words = [f"{row.diverged} diverged"] if row.diverged else []
     words += [f"{row.unreached} cut off"] if row.unreached else []
     words += ["stopped"] if row.stop is not None else []
@@ -67,7 +70,7 @@ def in_json(swept: Swept, records: Path) -> dict[str, Any]:
             "diverged": row.diverged,
             "unreached": row.unreached,
             "stopped": row.stop is not None,
-            "metrics": {name: _finite(asdict(spread)) for name, spread in row.spreads.items()},
+            "metrics": {name: finite(asdict(spread)) for name, spread in row.spreads.items()},
         }
         for row in swept.rows()
     ]
@@ -75,6 +78,6 @@ def in_json(swept: Swept, records: Path) -> dict[str, Any]:
     return {"rows": rows, "stops": stops, "records": str(records)}
 
 
-def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Return numbers for JSON, which knows no NaN."""
     return {name: value if value == value else None for name, value in numbers.items()}
