@@ -31,7 +31,7 @@ def shop(tolerance: float = 0.01) -> Workshop:
     train = TrainConfig(steps=150, batch_size=64, lr=0.05)
     old = sp.fit("erm", sp.build("linear", data, seed=0), data, train=train, engine=CPU).model
     held, run = hold_out(data, 0), start(CPU, 0, train)
-    return Workshop(old, held.data, judge_by(old, held.judge, run), Protocol(train, engine=CPU), run, tolerance)
+    return Workshop(old, held, judge_by(old, held.judge, run), Protocol(train, engine=CPU), run, tolerance)
 
 
 def test_a_repair_that_raises_the_worst_group_is_taken() -> None:
@@ -69,7 +69,7 @@ def test_the_tolerance_is_what_the_average_may_lose() -> None:
 
 def replace_tolerance(tolerance: float) -> Workshop:
     made = shop()
-    return Workshop(made.old, made.data, made.judge, made.protocol, made.run, tolerance)
+    return Workshop(made.old, made.held, made.judge, made.protocol, made.run, tolerance)
 
 
 def test_what_fails_is_a_row_and_the_next_is_run() -> None:
@@ -127,7 +127,7 @@ def test_progress_goes_by_the_name_of_the_method() -> None:
     told: list[Any] = []
     made = shop()
     protocol = replace(made.protocol, progress=lambda *words: told.append(words))
-    Workshop(made.old, made.data, made.judge, protocol, made.run, 0.01).best_of([GOOD], strict=True)
+    Workshop(made.old, made.held, made.judge, protocol, made.run, 0.01).best_of([GOOD], strict=True)
     assert {stage for stage, *_ in told} == {"class-balanced-head"}
 
 
@@ -139,7 +139,7 @@ def test_the_tolerance_decides_what_an_inferred_group_may_cost_a_class() -> None
         low, high = (replace(old.average, value=value) for value in (worst_class, inferred))
         return Score(old.average, old.balanced, low, high)
 
-    blind = Workshop(made.old, made.data, made.judge, made.protocol, made.run, 0.05)
+    blind = Workshop(made.old, made.held, made.judge, made.protocol, made.run, 0.05)
     object.__setattr__(blind, "score", like(0.6, 0.2))
     assert blind._fate(like(0.56, 0.4)) == "passed over"
     assert blind._fate(like(0.5, 0.4)) == "no better"

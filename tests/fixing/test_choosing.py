@@ -20,6 +20,7 @@ from spurless.fixing.choosing import (
     info_of,
     situation,
 )
+from spurless.fixing.holding import Held
 from spurless.methods import METHODS, make_method
 from spurless.train.config import TrainConfig
 from spurless.train.run import Engine, start
@@ -117,6 +118,20 @@ def test_labels_are_those_that_the_data_have() -> None:
     assert Labels.of(blind) == BLIND
 
 
+def test_a_named_word_is_an_attribute_and_an_attribute_is_no_word() -> None:
+    word = Finding("tokens", "The model leans on a negation", 0.8, True, 0.002, "b", "r", shortcut="a negation")
+    named = Situation(KNOWN, 200, 10, gap=0.3, named=True)
+    first, *others = choose(Audit((word,)), named)
+    assert first.method == "dfr"
+    assert first.why == (
+        "The model leans on a negation, and every text can be asked for that: DFR refits the last layer on validation, "
+        "with every label counting alike with it and without."
+    )
+    assert [choice.method for choice in others] == ["class-balanced-head", "afr"]
+    given = replace(named, named=False)  # the attribute is another thing than the word
+    assert [choice.method for choice in choose(Audit((word,)), given)] == ["class-balanced-head", "afr"]
+
+
 def test_the_gap_is_that_between_train_and_validation() -> None:
     data = sp.load("planted", n_train=300, n_val=200, n_test=50)
     model = sp.build("linear", data)
@@ -124,7 +139,7 @@ def test_the_gap_is_that_between_train_and_validation() -> None:
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[0.0, -1.0], [0.0, 1.0]]))  # the shortcut and nothing else
         head.bias.zero_()
-    found = situation(model, data, True, 64, start(Engine("cpu"), 0, TrainConfig()))
+    found = situation(model, Held(data, data.val, True, data), 64, start(Engine("cpu"), 0, TrainConfig()))
     right = [
         float(((torch.as_tensor(part.x)[:, 1] > 0).long() == part.y).double().mean()) for part in (data.train, data.val)
     ]

@@ -8,7 +8,7 @@ from spurless.core.repairs import Attempt, Choice, Fate, Measure, Score
 from spurless.fixing.telling import tell
 
 FOUND = Audit((Finding("slices", "Mistakes share grass", 0.4, True, 0.002, "b", "r", shortcut="grass"),))
-HELD: Any = SimpleNamespace(said="Validation is cut.", data=SimpleNamespace(notes=("a note of the data",)))
+HELD: Any = SimpleNamespace(said="Validation is cut.", data=SimpleNamespace(notes=("a note of the data",)), named=None)
 
 
 def score(average: float, worst: float, group: float | None = None) -> Score:
@@ -81,3 +81,16 @@ def test_nothing_found_is_said_to_be_nothing_done() -> None:
 def test_several_say_how_they_are_ranked() -> None:
     tried = [attempt("taken", NEW), attempt("no better", OLD, "dfr")]
     assert any("of the worst class of" in line for line in tell(FOUND, tried, (OLD, NEW), HELD, 0))
+
+
+def test_a_named_word_is_said_once_and_never_called_true() -> None:
+    named: Any = SimpleNamespace(
+        **{**vars(HELD), "named": SimpleNamespace(word="a negation", said="Few features are left.")}
+    )
+    both = (score(0.9, 0.2, 0.1), score(0.88, 0.6, 0.5))
+    said = tell(FOUND, [attempt("taken", both[1]), attempt("no better", both[0])], both, named, 0.02)
+    assert said[0] == "Repaired by AFR: the worst group rises from 10.0 % to 50.0 %."
+    assert said[-1].endswith(
+        "no attributes. The worst group by a negation stands beside it."
+    )  # its note is in held.said
+    assert "true group" not in " ".join(said)

@@ -77,6 +77,8 @@ class Words:
     names: tuple[str, ...]
     present: Tensor
     """``(N, words)``, 0 or 1"""
+    kinds: tuple[tuple[int, ...], ...]
+    """the tokens that each stands for, each as twice its number, plus 1 in a second text"""
 
 
 def audit_tokens(
@@ -183,7 +185,13 @@ def words_of(split: Grouped, spell: Spell | None = None, watched: Mapping[str, S
         bare = _numbered(int(kinds[j]) // 2)
         word = bare if spelt[j] in ("", bare) else f'the word "{spelt[j]}"'
         wanted.append((f"{word}{sides[int(kinds[j]) % 2]}", [j]))
-    return _present(wanted, rows, len(split))
+    return _present(wanted, kinds, rows, len(split))
+
+
+def having(split: Grouped, kinds: Sequence[int]) -> Tensor:
+    """Return which texts of a split have one of these tokens, ``(N,)``, 0 or 1; see ``Words.kinds``."""
+    found, _, rows = _occurrences(split)
+    return _marked([rows[j] for j, kind in enumerate(found.tolist()) if kind in kinds], len(split))
 
 
 def _occurrences(split: Grouped) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -198,16 +206,24 @@ def _occurrences(split: Grouped) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     return kinds, counts, torch.split(once % len(split), counts.tolist())
 
 
-def _present(wanted: list[tuple[str, list[int]]], rows: tuple[Tensor, ...], n: int) -> Words:
+def _present(wanted: list[tuple[str, list[int]]], kinds: Tensor, rows: tuple[Tensor, ...], n: int) -> Words:
     """Keep what is in some texts and not in others."""
     least = max(LEAST_TEXTS, round(LEAST_SHARE * n))
-    names, columns = [], []
-    for name, kinds in wanted:
-        has = torch.zeros(n, dtype=torch.long).index_fill(0, torch.cat([rows[j] for j in kinds]), 1)
+    names, columns, tokens = [], [], []
+    for name, places in wanted:
+        has = _marked([rows[j] for j in places], n)
         if least <= int(has.sum()) <= n - least:
             names.append(name)
             columns.append(has)
-    return Words(tuple(names), torch.stack(columns, dim=1) if columns else torch.zeros(n, 0, dtype=torch.long))
+            tokens.append(tuple(kinds[places].tolist()))
+    present = torch.stack(columns, dim=1) if columns else torch.zeros(n, 0, dtype=torch.long)
+    return Words(tuple(names), present, tuple(tokens))
+
+
+def _marked(rows: Sequence[Tensor], n: int) -> Tensor:
+    """Return 1 where one of these lists has the row, else 0."""
+    none = torch.zeros(n, dtype=torch.long)
+    return none.index_fill(0, torch.cat(list(rows)), 1) if rows else none
 
 
 def _read_aloud(subject: Subject, rows: Sequence[int], spell: Spell) -> str:

@@ -235,7 +235,7 @@ def _show_tried(done: Repair) -> None:
         numbers = [score.criterion, score.average, score.worst_group] if score is not None else [None, None, None]
         cells = [share(None if number is None else number.value) for number in numbers[: 3 if oracle else 2]]
         rows.append((attempt.choice.method, *cells, f"{attempt.seconds:.1f} s", attempt.error or FATES[attempt.fate]))
-    beside = ("oracle",) if oracle else ()
+    beside = ("oracle" if done.named is None else "worst group",) if oracle else ()
     right = tuple(range(1, 4 + oracle))
     table("what was tried", ("method", "criterion", "average", *beside, "time", "outcome"), rows, right=right)
 

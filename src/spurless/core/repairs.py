@@ -128,6 +128,8 @@ class Repair:
     """by the criterion, the best first; what failed last"""
     tolerance: float = 0.01
     """how much average accuracy on the judging examples a repair may cost"""
+    named: str | None = None
+    """the word that an audit named and that stands in for the attribute, where nobody gave one"""
 
     @property
     def choice(self) -> Choice | None:

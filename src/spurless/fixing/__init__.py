@@ -21,7 +21,8 @@ from spurless.core.repairs import Attempt, Choice, Repair
 from spurless.data.grouped import Splits
 from spurless.fixing.attempting import Workshop
 from spurless.fixing.choosing import Situation, applicable, choice_of, choose, info_of, situation
-from spurless.fixing.holding import Held, hold_out
+from spurless.fixing.holding import Held, hold_out, regroup
+from spurless.fixing.naming import name_groups
 from spurless.fixing.ranking import judge_by, ranked
 from spurless.fixing.telling import FLATTERED, tell
 from spurless.methods import METHODS, method_named
@@ -72,7 +73,8 @@ def fix(  # noqa: PLR0913 - a public door
     The model is audited on validation, and methods may learn from one half of it. The other half judges: a new model is
     taken where it raises the worst group (the worst class, the balanced accuracy or the worst *inferred* group, where
     attributes are unknown) and costs no more average accuracy than ``tolerance``. Test is only reported. Where
-    nothing is flagged, nothing is done.
+    nothing is flagged, nothing is done. Where nobody gave attributes and the audit names a word, groups are
+    those of the word; see :mod:`spurless.fixing.naming`.
 
     Args:
         model: a trained classifier, or any module whose head can be found; it is left as it was.
@@ -100,14 +102,18 @@ def fix(  # noqa: PLR0913 - a public door
     place = Path(folder) if folder is not None else None
     protocol = Protocol(settings, engine=engine or Engine(), folder=place, progress=progress)
     run = start(protocol.engine, seed, settings)
-    here = situation(old, held.data, held.cut, settings.batch_size, run)
+    here = situation(old, held, settings.batch_size, run)
     named = wish.named(here)
     for choice in named:
         check_labels(info_of(choice), LAST, held.data)
         held.check_apart(choice.method, info_of(choice))
     found = audit or ask(old, held.whole, seed=seed, engine=protocol.engine, progress=progress)
-    before = evaluate_given("before", old.to("cpu"), held.data, seed=seed, engine=protocol.engine)
-    shop = Workshop(old.to("cpu"), held.data, judge_by(old, held.judge, run), protocol, run, tolerance)
+    stand_in = None if named else name_groups(data, found)
+    if stand_in is not None:
+        held = regroup(held, stand_in, seed)
+        here = situation(old, held, settings.batch_size, run)
+    shop = Workshop(old.to("cpu"), held, judge_by(old, held.judge, run), protocol, run, tolerance)
+    before = evaluate_given("before", old.to("cpu"), shop.told, seed=seed, engine=protocol.engine)
     choices = named or wish.chosen(found, here)
     tried, new = shop.best_of(choices, blind=wish.several, strict=bool(named) and not wish.several)
     taken = next((attempt for attempt in tried if attempt.fate == "taken"), None)
@@ -123,6 +129,7 @@ def fix(  # noqa: PLR0913 - a public door
         audit_after=after,
         tried=ranked(tried),
         tolerance=tolerance,
+        named=None if held.named is None else held.named.word,
         model=old if new is None else new,
     )
 

@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from spurless.bench.fitting import Protocol, fit_under
+from spurless.bench.fitting import Fitted, Protocol, evaluate_given, fit_under
 from spurless.core.errors import SpurlessError, SpurlessWarning
 from spurless.core.progress import Progress
+from spurless.core.records import Record
 from spurless.core.repairs import ROUNDING, Attempt, Choice, Fate, Score
 from spurless.data.grouped import Splits
+from spurless.fixing.holding import Held
 from spurless.fixing.ranking import Judge
 from spurless.methods import METHODS, make_method
 from spurless.models.classifier import Classifier
@@ -23,7 +25,7 @@ class Workshop:
     """A model, what may be learnt from, and who judges."""
 
     old: Classifier
-    data: Splits
+    held: Held
     judge: Judge
     protocol: Protocol
     run: Run
@@ -33,6 +35,12 @@ class Workshop:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", self.judge.score(self.old, self.run))
+
+    @property
+    def told(self) -> Splits:
+        """The data whose test split is told of: in the groups of a named word only where nobody gave others."""
+        whole = self.held.whole
+        return whole if self.held.named is not None and whole.test.has_attributes else self.held.data
 
     def best_of(
         self, choices: Sequence[Choice], *, blind: bool = False, strict: bool = False
@@ -67,14 +75,29 @@ class Workshop:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SpurlessWarning)
                 method = make_method(choice.method, choice.preset, **choice.options)
-                fitted = fit_under(protocol, method, self.old, self.data, self.run.seeds.seed)
+                fitted = fit_under(protocol, method, self.old, self.held.data, self.run.seeds.seed)
         except SpurlessError as error:
             if strict:
                 raise
             return Attempt(choice, "failed", time.perf_counter() - begin, error=str(error)), None
         score = self.judge.score(fitted.model, self.run)
         seconds = time.perf_counter() - begin
-        return Attempt(choice, self._fate(score), seconds, score, fitted.record), fitted.model
+        return Attempt(choice, self._fate(score), seconds, score, self._recorded(fitted)), fitted.model
+
+    def _recorded(self, fitted: Fitted) -> Record:
+        """Return the record of a run; groups that an audit named were given by nobody, and it says so."""
+        record, named = fitted.record, self.held.named
+        if named is None:
+            return record
+        told = evaluate_given(record.method, fitted.model, self.told, seed=record.seed, engine=self.protocol.engine)
+        return replace(
+            record,
+            data=told.data,
+            groups=told.groups,
+            metrics=told.metrics,
+            supervision={**record.supervision, "train_attributes": False, "val_attributes": False},
+            warnings=(*record.warnings, named.said),
+        )
 
     def _fate(self, score: Score) -> Fate:
         if score.average.value < self.score.average.value - self.tolerance - ROUNDING:

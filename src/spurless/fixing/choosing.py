@@ -4,7 +4,8 @@ The model is trained already, so methods that repair one come first. Methods tha
 the user asks for all; they go on from the weights that they are given. The rules, of which those that fit are run
 and the best is taken:
 
-1. The model leans on the attributes that validation has: ``dfr``, for which their groups count alike.
+1. The model leans on the attributes that validation has, or on a word that the audit names where it has none
+   (:mod:`spurless.fixing.naming`): ``dfr``, for which their groups count alike.
 2. Hiding what the model looks at puts its mistakes right: ``masktune``, which trains it on the rest.
 3. The model is right far less often on validation than on train, or a class is all that is behind:
    ``class-balanced-head`` on validation, where the shortcut holds less often.
@@ -24,10 +25,11 @@ from typing import Any
 
 import torch
 
-from spurless.auditing import attribute_association, attribute_use, group_gap, hidden_regions, worst_class
+from spurless.auditing import attribute_association, attribute_use, group_gap, hidden_regions, tokens, worst_class
 from spurless.core.findings import Audit, Finding
 from spurless.core.repairs import Choice
 from spurless.data.grouped import Grouped, Splits
+from spurless.fixing.holding import Held
 from spurless.methods import METHODS, make_method
 from spurless.methods.base import Info, declared
 from spurless.models.classifier import Classifier
@@ -83,13 +85,17 @@ class Situation:
     """per epoch of train"""
     gap: float = 0.0
     """how much more often the model is right on train than on validation"""
+    named: bool = False
+    """whether the attribute is a word that the audit named"""
 
 
-def situation(model: Classifier, data: Splits, learn: bool, batch_size: int, run: Run) -> Situation:
+def situation(model: Classifier, held: Held, batch_size: int, run: Run) -> Situation:
     """Look at what there is."""
+    data, learn = held.data, held.cut
     some = data.train.select(torch.arange(0, len(data.train), max(1, len(data.train) // SEEN)))
     gap = _accuracy(model, some, run) - _accuracy(model, data.val, run)
-    return Situation(Labels.of(data, learn), len(data.val), ceil(len(data.train) / batch_size), gap)
+    steps = ceil(len(data.train) / batch_size)
+    return Situation(Labels.of(data, learn), len(data.val), steps, gap, held.named is not None)
 
 
 def choose(audit: Audit, here: Situation) -> list[Choice]:
@@ -101,10 +107,10 @@ def choose(audit: Audit, here: Situation) -> list[Choice]:
     if not found:
         return []
     rules = [
-        (_leans_on_groups(found), "dfr"),
+        (found.get(tokens.NAME) if here.named else _leans_on_groups(found), "dfr"),
         (found.get(hidden_regions.NAME), "masktune"),
     ]
-    choices = [choice_of(method, here, _because(method, finding)) for finding, method in rules if finding]
+    choices = [choice_of(method, here, _because(method, finding, here)) for finding, method in rules if finding]
     strange = here.gap >= STRANGE or set(found) == {worst_class.NAME}
     heads = ("class-balanced-head", "afr") if strange else ("afr", "class-balanced-head")
     choices += [choice_of(method, here, _because_of_gap(method, here, set(found))) for method in heads]
@@ -136,7 +142,12 @@ def _leans_on_groups(found: Mapping[str, Finding]) -> Finding | None:
     return found.get(attribute_use.NAME) or found.get(group_gap.NAME)
 
 
-def _because(method: str, finding: Finding) -> str:
+def _because(method: str, finding: Finding, here: Situation) -> str:
+    if here.named and method == "dfr":
+        return (
+            f"{finding.title.rstrip('.')}, and every text can be asked for that: DFR refits the last layer on "
+            "validation, with every label counting alike with it and without."
+        )
     if method == "dfr":
         return (
             f"{finding.title.rstrip('.')}, and validation has the attribute of every example: DFR refits the last "

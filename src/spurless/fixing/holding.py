@@ -11,6 +11,7 @@ from spurless.core.errors import BadInput
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.splitting import stratified
+from spurless.fixing.naming import Named
 from spurless.methods.base import Info
 
 LEAST = 20
@@ -28,18 +29,21 @@ class Held:
     """whether the two are apart; where validation is too small, all of it judges"""
     whole: Splits
     """as they were given: what is audited, which learns nothing"""
+    named: Named | None = None
+    """what stands in for the attribute, where nobody gave one; ``data`` and ``judge`` are then in its groups"""
 
     @property
     def said(self) -> str:
         """How validation is used, in a sentence."""
+        groups = f" {self.named.said}" if self.named is not None else ""
         if self.cut:
             return (
                 f"Validation is audited whole, then cut in two: {len(self.data.val):,} examples to learn from, "
-                f"{len(self.judge):,} to judge by. Test decides nothing."
+                f"{len(self.judge):,} to judge by. Test decides nothing.{groups}"
             )
         return (
             f"Validation is too small to be cut (fewer than {LEAST} examples of a class): all of it, "
-            f"{len(self.judge):,} examples, judges, and methods learn from train alone. Test decides nothing."
+            f"{len(self.judge):,} examples, judges, and methods learn from train alone. Test decides nothing.{groups}"
         )
 
     def check_apart(self, method: str, info: Info) -> None:
@@ -66,6 +70,11 @@ def hold_out(data: Splits, seed: int) -> Held:
     seeds = Seeds(seed).child("fix")
     first, second, _ = stratified(_cells(val), (0.5, 0.5, 0.0), seeds=seeds, classes=val.y.cpu())
     return Held(replace(data, val=val.select(first)), val.select(second), cut=True, whole=data)
+
+
+def regroup(held: Held, named: Named, seed: int) -> Held:
+    """Cut validation anew in the groups of what an audit named; audits go on without them."""
+    return replace(hold_out(named.data, seed), whole=held.whole, named=named)
 
 
 def _cells(split: Grouped) -> Tensor:

@@ -35,9 +35,22 @@ def tell(
     shown = taken or next((attempt for attempt in tried if attempt.fate != "failed"), tried[0])
     cost = (_average(judged),) if taken is not None else ()
     warned = shown.record.warnings[len(held.data.notes) :] if shown.record is not None else ()
+    warned = tuple(
+        warning for warning in warned if held.named is None or warning != held.named.said
+    )  # it is in held.said
     goal = (_goal(judged[0]),) if taken is None and shown.score is not None else ()
     hint = (LABEL,) if taken is None and judged[0].worst_group is None else ()
-    return (first, *cost, *goal, *hint, verdict, shown.choice.why, held.said, *_ranked_by(tried, judged[0]), *warned)
+    return (
+        first,
+        *cost,
+        *goal,
+        *hint,
+        verdict,
+        shown.choice.why,
+        held.said,
+        *_ranked_by(tried, judged[0], held),
+        *warned,
+    )
 
 
 def _repaired(taken: Attempt, judged: tuple[Score, Score], tolerance: float) -> str:
@@ -76,10 +89,11 @@ def _kept(tried: Sequence[Attempt], before: Score, tolerance: float) -> str:
     return f"The old model is kept: {spelt(only)} does not help. {MORE}"
 
 
-def _ranked_by(tried: Sequence[Attempt], before: Score) -> tuple[str, ...]:
+def _ranked_by(tried: Sequence[Attempt], before: Score, held: Held) -> tuple[str, ...]:
     if len(tried) < 2:
         return ()
-    beside = " The worst true group stands beside it." if before.worst_group is not None else ""
+    kind = "worst true group" if held.named is None else f"worst group by {held.named.word}"
+    beside = f" The {kind} stands beside it." if before.worst_group is not None else ""
     return (f"Methods are ranked by the accuracy of the worst class of the judging examples: no attributes.{beside}",)
 
 

@@ -122,6 +122,7 @@ def story_of(repair: Repair) -> dict[str, Any]:
         "tolerance": points(100 * repair.tolerance),
         "criterion": "Worst class",
         "oracle": repair.judged[0].worst_group is not None,
+        "named": name(repair.named, LONG) if repair.named is not None else "",
         "tried": [_tried(attempt) for attempt in repair.tried],
     }
 

@@ -1,0 +1,102 @@
+"""Naming: texts are grouped by the word that an audit names, in every split, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+import spurless as sp
+from spurless.core.findings import Audit, Finding
+from spurless.fixing import Fixed, fix
+from spurless.fixing.naming import name_groups
+from spurless.train.run import Engine
+
+CPU = Engine("cpu")
+NAME = "a negation in the second text"
+
+
+def named(shortcut: str | None = NAME, flagged: bool = True) -> Audit:
+    return Audit(
+        (Finding("tokens", f"The model leans on {shortcut}", 0.8, flagged, 0.002, "b", "r", shortcut=shortcut),)
+    )
+
+
+@cache
+def claims() -> sp.Splits:
+    return sp.load("negated-claims", seed=1000, n_train=2000, n_val=600, n_test=600)
+
+
+@cache
+def blind(test: bool = True) -> sp.Splits:
+    """Hide attributes; those of test only where that is said."""
+    data = claims()
+    hidden = replace(data, train=data.train.hide_attributes(), val=data.val.hide_attributes())
+    return replace(hidden, test=data.test.hide_attributes()) if test else hidden
+
+
+@cache
+def cheat() -> sp.Classifier:
+    model = sp.build("token-mean", claims(), seed=1000)
+    train = {"epochs": 20, "optimiser": "adam", "lr": 0.01, "momentum": 0.9}
+    return sp.fit("erm", model, claims(), train=train, seed=1000, engine=CPU).model
+
+
+@cache
+def repaired(test: bool = True) -> Fixed:
+    return fix(cheat(), blind(test), tolerance=0.05, engine=CPU)
+
+
+def test_groups_of_the_word_are_those_of_the_attribute_that_it_is() -> None:
+    found = name_groups(blind(), named())
+    assert found is not None
+    assert found.data.groups.attributes == (f"without {NAME}", f"with {NAME}")
+    for ours, theirs in zip(parts(found.data), parts(claims()), strict=True):
+        assert torch.equal(ours.a, theirs.a)  # the dataset's attribute is just that
+
+
+def parts(data: sp.Splits) -> tuple[sp.Grouped, ...]:
+    return data.train, data.val, data.test
+
+
+def test_nothing_is_named_where_something_is_known_or_nothing_was_found() -> None:
+    assert name_groups(claims(), named()) is None
+    assert name_groups(replace(claims(), train=blind().train), named()) is None
+    assert name_groups(blind(), named(flagged=False)) is None
+    assert name_groups(blind(), named(None)) is None
+    assert name_groups(blind(), named('the word "zebra"')) is None  # of other texts
+    assert name_groups(blind(), Audit(())) is None
+
+
+def test_a_repair_by_the_word_raises_the_true_worst_group() -> None:
+    done = repaired(False)
+    assert done.named == NAME
+    assert done.after.method == "dfr"
+    worst = [record.metrics["worst_group"] or 0.0 for record in (done.before, done.after)]
+    assert worst[1] > worst[0] + 0.1
+    groups = [row.name for row in done.after.groups]
+    assert groups == list(claims().groups.names)  # test has its own attribute, and is told by that
+
+
+def test_where_no_split_has_attributes_test_is_told_by_the_word() -> None:
+    done = repaired()
+    assert [row.name for row in done.after.groups][:2] == [
+        f"{claims().groups.labels[0]}, without {NAME}",
+        f"{claims().groups.labels[0]}, with {NAME}",
+    ]
+    assert done.after.metrics["worst_group"] == repaired(False).after.metrics["worst_group"]
+    assert not any(done.after.supervision[name] for name in ("train_attributes", "val_attributes"))
+    note = (
+        f"Nobody gave an attribute, so that groups are those of what the audit named: a label, with {NAME} or without."
+    )
+    assert note in done.after.warnings
+    assert sum(note in line for line in done.said) == 1
+    assert done.audit_after is not None
+    assert {f.audit for f in done.audit_after.findings} <= {f.audit for f in done.audit_before.findings}
+
+
+def test_who_names_a_method_gets_it_as_before() -> None:
+    done = fix(cheat(), blind(), method="class-balanced-head", audit=named(), tolerance=1.0, engine=CPU)
+    assert done.named is None
+    assert [attempt.choice.method for attempt in done.tried] == ["class-balanced-head"]
