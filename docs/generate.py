@@ -151,7 +151,9 @@ def fidelity_page(folder: Path) -> str:
             [_provenance_row(claim, found[claim.id]) for claim in CLAIMS.values()],
         ),
         "`mean`, `min` or `max` says how the seeds are put together. A `+` after a commit means that the "
-        "source had changes that were not committed. [Reproduce a number](how-to/reproduce.md) says how to run one.",
+        "source had changes that were not committed. The commits 326729a and cd6bad2 were written anew before they "
+        "were published: what they changed lies between 734875d and f811277. [Reproduce a number](how-to/reproduce.md) "
+        "says how to run one.",
     ]
     return _page(parts)
 
