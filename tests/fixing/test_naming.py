@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -11,6 +13,7 @@ import spurless as sp
 from spurless.core.findings import Audit, Finding
 from spurless.fixing import Fixed, fix
 from spurless.fixing.naming import name_groups
+from spurless.reporting import fix_json, write_fix
 from spurless.train.run import Engine
 
 CPU = Engine("cpu")
@@ -79,7 +82,7 @@ def test_a_repair_by_the_word_raises_the_true_worst_group() -> None:
     assert groups == list(claims().groups.names)  # test has its own attribute, and is told by that
 
 
-def test_where_no_split_has_attributes_test_is_told_by_the_word() -> None:
+def test_where_no_split_has_attributes_test_is_told_by_the_word(tmp_path: Path) -> None:
     done = repaired()
     assert [row.name for row in done.after.groups][:2] == [
         f"{claims().groups.labels[0]}, without {NAME}",
@@ -92,6 +95,10 @@ def test_where_no_split_has_attributes_test_is_told_by_the_word() -> None:
     )
     assert note in done.after.warnings
     assert sum(note in line for line in done.said) == 1
+    assert json.loads(fix_json(done))["named"] == NAME
+    page = write_fix(tmp_path / "fixed.html", done).read_text()
+    assert f"The worst group by {NAME} stands beside it." in page
+    assert "oracle" not in page
     assert done.audit_after is not None
     assert {f.audit for f in done.audit_after.findings} <= {f.audit for f in done.audit_before.findings}
 

@@ -64,6 +64,7 @@ def fix_json(repair: Repair) -> str:
         "fixed": repair.fixed,
         "said": repair.said,
         "tolerance": repair.tolerance,
+        "named": repair.named,
         "choice": None if choice is None else _choice(choice.method, choice.preset, dict(choice.options), choice.why),
         "judged": {"before": _score(before), "after": _score(after)},
         "tried": [_attempt(attempt) for attempt in repair.tried],
