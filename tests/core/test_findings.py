@@ -27,7 +27,9 @@ def test_presence_alone_is_only_worth_a_look() -> None:
 
 def test_nothing_flagged_is_no_sign() -> None:
     assert Audit((replace(USE, flagged=False, p=0.3),)).verdict == "none"
-    assert Audit(()).verdict == "none"
+    seen = replace(USE, flagged=False, p=0.3, shows_use=False)
+    for nothing_asked in ((), (replace(USE, flagged=False, p=None),), (seen,)):
+        assert Audit(nothing_asked).verdict == "unasked"
 
 
 def test_one_of_many_must_be_rarer_than_one_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from spurless.core.figures import Figure, Picture
 
-Verdict = Literal["leans", "look", "none"]
+Verdict = Literal["leans", "look", "none", "unasked"]
 
 
 @dataclass(frozen=True)
@@ -105,5 +105,14 @@ class Audit:
 
     @property
     def verdict(self) -> Verdict:
-        """``leans`` where use is shown, ``look`` where something is flagged, ``none`` elsewhere."""
-        return "leans" if self.proven else "look" if self.flagged else "none"
+        """``leans`` where use is shown, ``look`` where something is flagged, ``none`` elsewhere.
+
+        ``unasked`` is not ``none``: no question about use could be asked, such as of a model that makes no mistakes.
+
+        Example:
+            >>> Audit((Finding("a", "", 0.0, False, None, "", ""),)).verdict
+            'unasked'
+        """
+        if self.flagged:
+            return "leans" if self.proven else "look"
+        return "none" if any(finding.shows_use and finding.p is not None for finding in self.findings) else "unasked"

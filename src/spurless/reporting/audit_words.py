@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spurless.core.files import replace_file
-from spurless.core.findings import Audit, Finding, Suspect
+from spurless.core.findings import Audit, Finding, Suspect, Verdict
 from spurless.reporting.words import name, plain, plural
 
 SCHEMA = 1
@@ -48,7 +48,7 @@ LONG = 600
 class Opinion:
     """The verdict in plain words: one headline, then what was found, how sure that is, and what to do next."""
 
-    kind: Literal["leans", "look", "none", "unasked"]
+    kind: Verdict
     headline: str
     what: str
     sure: str
@@ -61,8 +61,9 @@ def opinion(audit: Audit) -> Opinion:
         return _leans(audit)
     if audit.verdict == "look":
         return _look(audit)
-    asked = sum(finding.shows_use and finding.p is not None for finding in audit.findings)
-    return _none(asked) if asked else _unasked(audit)
+    if audit.verdict == "unasked":
+        return _unasked(audit)
+    return _none(sum(finding.shows_use and finding.p is not None for finding in audit.findings))
 
 
 def state(finding: Finding, audit: Audit) -> State:
