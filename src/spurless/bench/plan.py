@@ -125,10 +125,9 @@ def tasks_of(
     tasks: dict[tuple[str, str], list[Task]] = {(d, m): [] for d, methods in plan.cells.items() for m in methods}
     total = len(plan.cells) * plan.seeds
     for line, (dataset, methods) in enumerate(plan.cells.items()):
-        load = plan.loads.get(dataset, load_named)
+        load, ranks = plan.loads.get(dataset, load_named), _ranks(methods)
         for number in range(plan.seeds):
             seed = plan.first + number
-            ranks = _ranks(methods)
             alike = [
                 Task(f"{method} on {dataset}", cell, seed, "", load, line, ranks[method])
                 for method, cell in methods.items()
