@@ -95,6 +95,8 @@ class Place:
     precision: str
     batch: int
     workers: int
+    momentum: float = 0.9
+    decay: float = 1e-4
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Compute in this precision."""
@@ -121,7 +123,7 @@ def with_dataloader(net: Net, split: Grouped, place: Place) -> Variant:
 
     def run_steps(steps: int) -> None:
         model = net.build(0).to(place.device).train()
-        optimiser = torch.optim.SGD(model.parameters(), 0.01, 0.9, weight_decay=1e-4)
+        optimiser = torch.optim.SGD(model.parameters(), 0.01, place.momentum, weight_decay=place.decay)
         done = 0
         while done < steps:
             for raw, target in loader:
@@ -141,7 +143,9 @@ def with_dataloader(net: Net, split: Grouped, place: Place) -> Variant:
 
 def job(net: Net, split: Grouped, place: Place, number: int, steps: int) -> Job:
     rate = 0.01 * 2 ** -(number % 8)
-    config = TrainConfig(steps=steps, batch_size=place.batch, lr=rate)
+    config = TrainConfig(
+        steps=steps, batch_size=place.batch, lr=rate, momentum=place.momentum, weight_decay=place.decay
+    )
     run = start(Engine(device=place.device.type, precision=PRECISIONS[place.precision]), number, config)
     loader = run.loader(split, shuffled(len(split), Seeds(number)))
     return Job(net.build(number), loader, mean_loss, run, Stage("train", static=True))
@@ -240,13 +244,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--examples", type=int, default=60000)
     parser.add_argument("--workers", type=int, default=4, help="of the DataLoader")
+    parser.add_argument("--momentum", type=float, default=0.9, help="the study of large learning rates has 0")
+    parser.add_argument("--decay", type=float, default=1e-4, help="weight decay; the study has 0")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")  # TF32; convolutions have it by default
     device, results = torch.device(args.device), {}
     for name in args.models:
         for precision in args.precisions:
-            place = Place(device, precision, args.batch, args.workers)
+            place = Place(device, precision, args.batch, args.workers, args.momentum, args.decay)
             title = f"{name}, {'x'.join(map(str, NETS[name].shape))}, batch {args.batch}, {precision}"
             results[title] = measure(NETS[name], place, args)
             show({title: results[title]})
