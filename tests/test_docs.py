@@ -102,7 +102,7 @@ def test_the_plans_of_the_bench_page_are_plans(folder: Path) -> None:
     assert {name: list(cells) for name, cells in plan.cells.items()} == {
         name: ["erm", "dfr", "dfr-few"] for name in ("planted", "birds")
     }
-    (folder / "plan.toml").write_text(small)
+    (folder / "plan.toml").write_text(small.replace("seeds = 3", "seeds = 1"))  # a third of the time
     (_, commands), *_ = blocks(page, "sh")
     environment = {**os.environ, "SPURLESS_PYTHON": sys.executable}
     script = ["bash", "-c", SHELL + commands]
