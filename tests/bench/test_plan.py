@@ -140,6 +140,20 @@ def test_what_cannot_be_is_refused_before_anything_is_opened(plan: Any, match: s
     assert not (tmp_path / "r.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"planted": {"erm": cell("erm"), "again": cell("erm")}},
+        {"planted": {"erm": cell("erm")}, "again": {"erm": cell("erm")}},
+    ],
+    ids=["method", "dataset"],
+)
+def test_the_same_run_under_two_names_is_refused(cells: dict[str, dict[str, Cell]], tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"again.* is the same run as erm on planted\. Give one of them other settings"):
+        run_plan(Plan(cells), out=tmp_path / "r.jsonl", engine="here", machines=CPU)
+    assert not (tmp_path / "r.jsonl").exists()
+
+
 def never(*_: Any) -> Splits:
     raise AssertionError("data take their time")
 

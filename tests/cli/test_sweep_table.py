@@ -54,7 +54,7 @@ def test_the_table_by_hand(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     rest = " ".join(word for line in lines[5:] for word in line)
     assert rest == (
         "Stopped at lr=10: seed 0 diverged. Not run: lr=100; --drop none runs all. "
-        "Cut off are runs that ended before their stopping rule, and are in no mean: allow them more --epochs. "
+        "Cut off are runs that ended before their stopping rule, and are in no mean: allow them more epochs. "
         "3 of 6 runs came with a warning, which their records hold. records in runs/records.jsonl"
     )
 

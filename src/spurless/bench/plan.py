@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -138,7 +138,18 @@ def tasks_of(
                 tasks[dataset, method].append(task)
             if progress is not None:
                 progress("plan", line * plan.seeds + number + 1, total, f"{dataset}, seed {seed}")
+    _refuse_twins(task for part in tasks.values() for task in part)
     return tasks
+
+
+def _refuse_twins(tasks: Iterable[Task]) -> None:
+    """Refuse a plan that has the same run under two names: a record has one name."""
+    names: dict[str, str] = {}
+    for task in tasks:
+        if (other := names.setdefault(task.key, task.name)) != task.name:
+            raise BadInput(
+                f"{task.name} is the same run as {other}", do="Give one of them other settings, or leave it out."
+            )
 
 
 def _ranks(methods: Mapping[str, Cell]) -> dict[str, int]:

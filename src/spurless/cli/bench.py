@@ -17,10 +17,10 @@ from spurless.cli.flags import (
     Address,
     CpusPerRun,
     Device,
+    EngineName,
     GpusPerRun,
     Jobs,
     Json,
-    Place,
     Precision,
     Quiet,
     Threads,
@@ -29,7 +29,7 @@ from spurless.cli.flags import (
 )
 from spurless.cli.ls import label_words
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.sweep_table import finite, note, say, spread_words
+from spurless.cli.sweep_table import finite, note, say, spread_words, tell_of_runs
 from spurless.cli.weights import with_tokenizer
 from spurless.core.options import configure
 
@@ -50,7 +50,7 @@ def bench(
     seed: Annotated[
         int | None, typer.Option(help="First seed.", min=0, show_default="what the plan says, else 0")
     ] = None,
-    engine: Place = "auto",
+    engine: EngineName = "auto",
     jobs: Jobs = None,
     together: Together = 16,
     address: Address = None,
@@ -116,6 +116,7 @@ def show(benched: Benched, records: Path) -> None:
             right=(1, 2, 3, 4, 5),
         )
     say("Against the first method: points of worst group, seed by seed. Labels used: beyond those of training.")
+    tell_of_runs([row for part in benched.rows().values() for row in part], benched.records.values())
     for words in _failed(benched).values():
         say(words)
     print(f"records in {records}")
@@ -171,7 +172,8 @@ def _failed(benched: Benched) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for task, error in benched.failures:
         found.setdefault(task.name, []).append(str(error) or type(error).__name__)
-    return {name: f"Failed: {name}, {len(words)} runs: {words[0]}" for name, words in found.items()}
+    runs = {name: "1 run" if len(words) == 1 else f"{len(words)} runs" for name, words in found.items()}
+    return {name: f"Failed: {name}, {runs[name]}: {words[0]}" for name, words in found.items()}
 
 
 def _door(name: str, said: Mapping[str, Any], model: str) -> Loader:

@@ -162,7 +162,7 @@ Devices = Annotated[int, typer.Option(help="Train one model on so many devices."
 Strategy = Annotated[str, typer.Option(help="How several devices work together, such as ddp.", rich_help_panel=MACHINE)]
 Precision = Annotated[str, typer.Option(help="auto (float32), bf16-mixed or 16-mixed.", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(help="Processes that read streamed data.", min=0, rich_help_panel=MACHINE)]
-Place = Annotated[
+EngineName = Annotated[
     str,
     typer.Option(
         "--engine",

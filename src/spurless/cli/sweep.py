@@ -6,7 +6,7 @@ import json as json_module
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,13 +27,13 @@ from spurless.cli.flags import (
     Data,
     DataOption,
     Device,
+    EngineName,
     GpusPerRun,
     Jobs,
     Json,
     MethodOption,
     Model,
     ModelOption,
-    Place,
     Precision,
     Quiet,
     Seed,
@@ -50,9 +50,6 @@ from spurless.cli.weights import with_tokenizer
 from spurless.core.errors import BadInput
 from spurless.core.files import check_writable
 from spurless.core.options import pairs, read_toml
-
-if TYPE_CHECKING:
-    pass
 
 
 def _train(help: str, default: str | bool = False) -> Any:
@@ -136,7 +133,7 @@ def sweep(
             metavar="FILE",
         ),
     ] = None,
-    engine: Place = "auto",
+    engine: EngineName = "auto",
     jobs: Jobs = None,
     together: Together = 16,
     address: Address = None,

@@ -1,8 +1,8 @@
-"""The table of a sweep: how every value fared, and where it stopped."""
+"""The table of a sweep: how every value fared, and where it stopped; in words that a bench uses too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from shutil import get_terminal_size
@@ -14,6 +14,7 @@ from spurless.cli.console import table
 if TYPE_CHECKING:
     from spurless.bench.runner import Row
     from spurless.bench.sweep import Swept
+    from spurless.core.records import Record
 
 SHOWN = {"unbiased": "unbiased", "worst_group": "worst group", "average": "average", "val_average": "validation"}
 
@@ -30,12 +31,16 @@ def show(swept: Swept, title: str, records: Path) -> None:
     for stop in swept.stops:
         left = f" Not run: {'; '.join(stop.left)}; --drop none runs all." if stop.left else ""
         say(f"Stopped at {stop.at}: {stop.why}.{left}")
-    if any(row.unreached for row in rows):
-        say("Cut off are runs that ended before their stopping rule, and are in no mean: allow them more --epochs.")
-    runs = [swept.records[key] for key in {task.key for task in swept.tasks} if key in swept.records]
-    if warned := sum(bool(record.warnings) for record in runs):
-        say(f"{warned} of {len(runs)} runs came with a warning, which their records hold.")
+    tell_of_runs(rows, swept.records.values())
     print(f"records in {records}")
+
+
+def tell_of_runs(rows: Iterable[Row], records: Collection[Record]) -> None:
+    """Say what a table cannot: what is cut off, and how many runs came with a warning."""
+    if any(row.unreached for row in rows):
+        say("Cut off are runs that ended before their stopping rule, and are in no mean: allow them more epochs.")
+    if warned := sum(bool(record.warnings) for record in records):
+        say(f"{warned} of {len(records)} runs came with a warning, which their records hold.")
 
 
 def say(text: str) -> None:
