@@ -410,10 +410,14 @@ def _fidelity_row(claim: Claim, records: Sequence[Record]) -> tuple[str, ...]:
         return (*known, UNMEASURED, str(claim.bar), "none", f"{claim.seeds} ({claim.over})")
     verdict = judge(claim, records)
     word = "holds" if verdict.holds else "falls short"
-    return (*known, _ours(verdict), str(claim.bar), word, f"{len(verdict.values)} ({claim.over})")
+    seeds, asked = len(verdict.values), claim.seeds
+    told = f"{seeds} of {asked}" if seeds < asked else str(seeds)
+    return (*known, _ours(verdict), str(claim.bar), word, f"{told} ({claim.over})")
 
 
 def _ours(verdict: Verdict) -> str:
+    if verdict.ours != verdict.ours:
+        return f"none: a run was cut off (by seed: {verdict.by_seed()})"
     return f"{verdict.ours:.2f} ({min(verdict.values):.2f} to {max(verdict.values):.2f})"
 
 
@@ -429,8 +433,11 @@ def _provenance_row(claim: Claim, records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _records(folder: Path, claim: Claim) -> list[Record]:
+    """Return what was recorded of a claim, without seeds that are not complete yet."""
     path = folder / f"{claim.id.replace('/', '-')}.jsonl"
-    return read(path) if path.exists() else []
+    records = read(path) if path.exists() else []
+    done = {(record.cell, record.seed) for record in records}
+    return [r for r in records if all((f"{claim.id} {name}", r.seed) in done for name in claim.cells)]
 
 
 def _machine(facts: dict[str, Any]) -> str:

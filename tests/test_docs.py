@@ -137,6 +137,28 @@ def test_fidelity_is_read_from_records_alone(tmp_path: Path) -> None:
     assert "| abc |" in page
 
 
+def test_fidelity_tells_seeds_that_are_missing_and_runs_that_were_cut_off(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from spurless.bench.claims import CLAIMS
+    from spurless.core.records import append, read
+
+    claim = CLAIMS["large-lr/double-mnist-resnet18"]
+    file = "large-lr-double-mnist-resnet18.jsonl"
+    records = read(ROOT / "benchmarks" / "claims" / file)
+    for record in records:
+        if (record.cell.endswith("lr=0.1"), record.seed) != (True, 2):  # of the last seed one rate is yet to be run
+            append(tmp_path / file, record)
+    row = row_of(generator().fidelity_page(tmp_path), claim.id)
+    assert "| 2 of 3 (mean) |" in row
+    assert "| holds |" in row
+    last = next(r for r in records if r.cell.endswith("lr=0.1") and r.seed == 2)
+    append(tmp_path / file, replace(last, history=last.history[:1]))
+    row = row_of(generator().fidelity_page(tmp_path), claim.id)
+    assert re.search(r"none: a run was cut off \(by seed: [\d.]+, [\d.]+, none\)", row)
+    assert "| 3 (mean) |" in row
+
+
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],

@@ -13,6 +13,8 @@ import pytest
 from spurless.bench import claims
 from spurless.bench.cell import Cell
 from spurless.bench.claims import Bar
+from spurless.bench.signing import CUT_OFF
+from spurless.core.records import read
 
 Cli = Callable[..., Any]
 ID = "theory/planted-erm"
@@ -54,6 +56,23 @@ def test_json_is_one_line_with_the_same_status(cli: Cli, claim: Callable[[Bar], 
     told = json.loads(said.out)
     assert (said.status, said.err, said.out.count("\n")) == (0 if holds else 1, "", 1)
     assert (told["id"], told["holds"], told["paper"], len(told["values"])) == (ID, holds, 39.35, 2)
+
+
+def test_run_that_was_cut_off_is_told_and_marked_and_json_stays_json(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"n_train": 200, "n_val": 50, "n_test": 200}
+    cell = Cell("planted", "linear", "erm", small, train={"epochs": 1, "stop_loss": 1e-6})
+    short = replace(claims.CLAIMS[ID], cells={"erm": cell}, measure=lambda _: float("nan"))
+    monkeypatch.setitem(claims.CLAIMS, ID, short)
+    said = cli("reproduce", ID, "--seeds", 2, "--device", "cpu", "--out", "r.jsonl")
+    assert said.out.splitlines()[-3:-1] == [
+        "by seed: none, none",
+        "cut off before the end of training: erm of seed 0, erm of seed 1",
+    ]
+    assert all(CUT_OFF in record.warnings for record in read(here / "r.jsonl"))
+    told = json.loads(cli("reproduce", ID, "--seeds", 1, "--device", "cpu", "--json").out)
+    assert (told["ours"], told["values"], told["cut_off"]) == (None, [None], ["erm of seed 0"])
 
 
 def test_list_is_that_of_ls_claims(cli: Cli) -> None:

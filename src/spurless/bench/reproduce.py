@@ -10,6 +10,7 @@ from pathlib import Path
 from spurless.bench.cell import planned
 from spurless.bench.claims.base import Claim, Verdict, judge
 from spurless.bench.fitting import Fitted, Protocol, fit_under, key_of
+from spurless.bench.signing import marked
 from spurless.bench.together import Request, fit_together
 from spurless.core.errors import BadInput
 from spurless.core.progress import Progress
@@ -95,7 +96,7 @@ def _done(claim: Claim, missing: Sequence[_Missing], out: Path | None, together:
             errors.append(fitted)
             continue
         part, more = missing[number], claim.extra(fitted) if claim.extra is not None else {}
-        record = replace(fitted.record, cell=part.called, metrics={**fitted.record.metrics, **more})
+        record = marked(replace(fitted.record, cell=part.called, metrics={**fitted.record.metrics, **more}))
         if out is not None:
             append(out, record)
             forget(_checkpoints_of(out), record.key)

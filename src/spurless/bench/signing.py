@@ -15,9 +15,14 @@ CUT_OFF = "Training ended before it reached its stopping rule; summaries leave t
 
 def signed(record: Record, cell: str, judged: bool) -> Record:
     """Return the record of a run that this process had made; ``cell`` names its sweep and its values."""
-    cut_off = not (reached(record) or diverged(record))
-    notes = (*record.warnings, CUT_OFF) if cut_off else record.warnings
-    return replace(_of(record, cell, judged), warnings=notes, command=command())
+    return replace(_of(marked(record), cell, judged), command=command())
+
+
+def marked(record: Record) -> Record:
+    """Return the record with a word of warning where training was cut off before the end that it was given."""
+    if reached(record) or diverged(record):
+        return record
+    return replace(record, warnings=(*record.warnings, CUT_OFF))
 
 
 def adopted(tasks: Iterable[Task], records: Mapping[str, Record], name: str, judged: bool) -> Iterator[Record]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json as json_module
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spurless.cli.console import check_appendable, progress_bar
 from spurless.cli.flags import MACHINE, OUTPUT, Device, Json, Precision, Quiet
+
+if TYPE_CHECKING:
+    from spurless.bench.claims import Verdict
 
 
 def reproduce(
@@ -78,12 +81,21 @@ def reproduce(
     with progress_bar(quiet or json) as progress:
         engine = Engine(device, precision=precision)
         verdict = rerun(chosen, seeds=seeds, first=seed, engine=engine, out=out, progress=progress, together=together)
-    if json:
-        row = {"id": chosen.id, "ours": verdict.ours, "values": verdict.values, "paper": chosen.paper}
-        print(json_module.dumps({**row, "bar": str(chosen.bar), "holds": verdict.holds}))
-    else:
-        print(f"{chosen.quantity} ({chosen.place})")
-        print("by seed: " + ", ".join(f"{value:.2f}" for value in verdict.values))
-        print(verdict.line())
+    _show(verdict, json)
     if not verdict.holds:
         raise typer.Exit(1)
+
+
+def _show(verdict: Verdict, json: bool) -> None:
+    claim = verdict.claim
+    if json:
+        values = [value if value == value else None for value in (verdict.ours, *verdict.values)]  # JSON knows no NaN
+        row = {"id": claim.id, "ours": values[0], "values": values[1:], "paper": claim.paper}
+        more = {"bar": str(claim.bar), "holds": verdict.holds, "cut_off": verdict.cut_off}
+        print(json_module.dumps({**row, **more}))
+        return
+    print(f"{claim.quantity} ({claim.place})")
+    print(f"by seed: {verdict.by_seed()}")
+    if verdict.cut_off:
+        print(f"cut off before the end of training: {', '.join(verdict.cut_off)}")
+    print(verdict.line())

@@ -58,6 +58,16 @@ def test_a_number_that_does_not_exist_falls_short() -> None:
     assert not judge(CLAIM, [record(None)]).holds
 
 
+def test_a_run_that_was_cut_off_is_named_and_its_seed_has_no_number() -> None:
+    whole = replace(CLAIM, measure=lambda rows: 1.0 if rows["erm"].history[-1]["train_accuracy"] == 1 else float("nan"))
+    ended = replace(record(0.9), train={"stop_accuracy": 1.0}, history=({"loss": 0.1, "train_accuracy": 1.0},))
+    short = replace(ended, seed=1, history=({"loss": 0.1, "train_accuracy": 0.99},))
+    verdict = judge(whole, [short, ended])
+    assert verdict.cut_off == ("erm of seed 1",)
+    assert verdict.by_seed() == "1.00, none"
+    assert verdict.line() == "toy/one  none  90.00 +- 0.5  >= 89  FALLS SHORT"
+
+
 def test_missing_records_are_named() -> None:
     with pytest.raises(
         BadInput, match=r"records of toy/one are not complete \(got no record\). Run: spurless reproduce"

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from spurless.bench.cell import Cell
 from spurless.bench.fitting import Fitted
+from spurless.bench.stopping import reached
 from spurless.core.errors import BadInput
 from spurless.core.records import Record
 
@@ -75,6 +76,8 @@ class Verdict:
 
     claim: Claim
     values: tuple[float, ...]
+    cut_off: tuple[str, ...] = ()
+    """The runs whose training was cut off before the end that the claim sets."""
 
     @property
     def ours(self) -> float:
@@ -98,7 +101,21 @@ class Verdict:
         number = "none" if claim.paper is None else f"{claim.paper:.2f}"
         paper = number + (f" +- {claim.spread:g}" if claim.spread is not None else "")
         word = "HOLDS" if self.holds else "FALLS SHORT"
-        return f"{claim.id}  {self.ours:.2f}  {paper}  {claim.bar}  {word}"
+        return f"{claim.id}  {told(self.ours)}  {paper}  {claim.bar}  {word}"
+
+    def by_seed(self) -> str:
+        """Return the number of every seed: ``11.57, none, 10.20``."""
+        return ", ".join(map(told, self.values))
+
+
+def told(value: float) -> str:
+    """Return a number as verdicts tell it.
+
+    Example:
+        >>> print(told(11.567), told(float("nan")))
+        11.57 none
+    """
+    return f"{value:.2f}" if value == value else "none"
 
 
 def judge(claim: Claim, records: Iterable[Record]) -> Verdict:
@@ -119,7 +136,9 @@ def judge(claim: Claim, records: Iterable[Record]) -> Verdict:
             got=f"none of {', '.join(missing)}" if missing else "no record",
             do=f"Run: spurless reproduce {claim.id}",
         )
-    return Verdict(claim, tuple(claim.measure(row) for _, row in sorted(by_seed.items())))
+    seeds = sorted(by_seed.items())
+    cut_off = [f"{name} of seed {seed}" for seed, row in seeds for name in claim.cells if not reached(row[name])]
+    return Verdict(claim, tuple(claim.measure(row) for _, row in seeds), tuple(cut_off))
 
 
 def percent(cell: str, metric: str) -> Measure:
