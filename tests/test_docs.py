@@ -112,6 +112,21 @@ def test_the_plans_of_the_bench_page_are_plans(folder: Path) -> None:
     assert "against erm" in done.stdout
 
 
+def test_the_method_of_the_page_goes_by_its_name(folder: Path) -> None:
+    from spurless.bench.plan import read_plan
+    from spurless.methods import make_method
+
+    page = DOCS / "how-to" / "add-a-method.md"
+    (_, code), *_ = blocks(page, "python")
+    (folder / "mine.py").write_text(code)
+    ((_, text),) = blocks(page, "toml")
+    (folder / "plan.toml").write_text(text)
+    plan = read_plan(folder / "plan.toml")
+    (ours,) = {cells["ours"].method for cells in plan.cells.values()}
+    assert ours == f"{folder.resolve() / 'mine.py'}:SpectralDecoupling"
+    assert make_method(ours, **plan.cells["colored-digits"]["ours"].method_options).config.strength == 0.5
+
+
 def test_the_generated_pages_are_up_to_date() -> None:
     for name, text in generator().pages().items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, f"docs/{name} is old: run make docs"

@@ -13,7 +13,7 @@ from PIL import Image
 
 import spurless as sp
 from spurless.core.errors import BadInput
-from spurless.models.own import settled
+from spurless.core.own_code import settled
 from spurless.models.weights import save_weights
 
 Cli = Callable[..., Any]
@@ -138,7 +138,7 @@ def test_a_sweep_names_the_factory_by_its_whole_path(
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ("gone.py:make", r"gone\.py: no such file .expected FILE\.py:FACTORY"),
+        ("gone.py:make", r"gone\.py: no such file .expected FILE\.py:NAME"),
         ("nets.py:mak", r"nets\.py:mak: there is no 'mak' in it .*Did you mean 'make'\?"),
         ("nets.py:broken", r"nets\.py:broken: the factory failed: ZeroDivisionError: by nothing"),
         ("nets.py:three", r"nets\.py:three: the module tells 3 classes apart, and the data have 2.*n_classes"),

@@ -13,7 +13,6 @@ from spurless.core.errors import BadInput, UnknownName
 from spurless.data.planted import PlantedConfig, planted
 from spurless.data.text import from_texts
 from spurless.models import architecture_named, build
-from spurless.models.own import is_own, settled
 
 DATA = planted(PlantedConfig(n_train=40, n_val=20, n_test=20))
 
@@ -117,37 +116,6 @@ answer = 42
 def nets(tmp_path: Path) -> Path:
     (tmp_path / "nets.py").write_text(NETS)
     return tmp_path / "nets.py"
-
-
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("nets.py:make", True),
-        ("/a b/nets-2.py:make", True),
-        ("mine.nets:Net", True),
-        ("torch:zeros", True),
-        ("no_such_module:make", False),
-        ("__main__:make", False),
-        ("small-cnn", False),
-        ("nets.py", False),
-        ("nets.py:", False),
-        (":make", False),
-        ("nets.pyc:a-b", False),
-        ("a-b.c:make", False),
-    ],
-)
-def test_a_factory_is_known_by_its_form(name: str, own: bool) -> None:
-    assert is_own(name) is own
-
-
-def test_a_name_is_settled_for_any_folder(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(nets.parent)
-    assert settled("nets.py:plain") == f"{nets.resolve()}:plain"
-    assert [settled(name) for name in ("mine.nets:Net", "small-cnn", "timm:resnet18")] == [
-        "mine.nets:Net",
-        "small-cnn",
-        "timm:resnet18",
-    ]
 
 
 def test_a_factory_is_called_with_what_it_asks_for(nets: Path) -> None:

@@ -28,6 +28,7 @@ from spurless.data.checks import check_splits
 from spurless.data.grouped import Splits
 from spurless.methods import Method, make_method
 from spurless.methods.base import Info, declared
+from spurless.methods.own import settings_of
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.train.checkpoint import Checkpoints
@@ -84,7 +85,7 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
     """Fit a method and evaluate the result on the test split, which the method never sees.
 
     Args:
-        method: a name in ``METHODS``, such as ``"erm"``, or a method of your own, already configured.
+        method: a name in ``METHODS``, such as ``"erm"``, or a method of your own: ``FILE.py:METHOD``, or an object.
         model: a :class:`Classifier`, or any module whose head can be found; it is copied, never changed.
         data: three splits; attributes that the method did not declare are hidden from it.
         seed: all randomness of the run.
@@ -217,7 +218,7 @@ def finish(
         seed=ready.seed,
         data=describe_data(data, ready.fingerprint),
         model=describe_model(fitted),
-        config=asdict(ready.method.config),
+        config=settings_of(ready.method),
         train=asdict(protocol.train),
         supervision=used(info, ready.criterion),
         selection=ready.criterion.name,
@@ -271,7 +272,7 @@ def _key(protocol: Protocol, method: Method, content: str, seed: int) -> str:
     settings: list[Any] = [asdict(protocol.train), protocol.select, protocol.engine.precision]
     if protocol.coverages:
         settings += [list(protocol.coverages), protocol.score]
-    return digest(content, [method.info.name, asdict(method.config), *settings, Seeds(seed).seed])
+    return digest(content, [method.info.name, settings_of(method), *settings, Seeds(seed).seed])
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from spurless.bench.runner import Failures, Row, keyed, row_of, run_tasks
 from spurless.bench.stopping import reached
 from spurless.core.errors import BadInput
 from spurless.core.options import configure, read_toml
+from spurless.core.own_code import settled
 from spurless.core.progress import Progress
 from spurless.core.records import Record
 from spurless.methods import method_named
 from spurless.metrics.intervals import Paired, paired
-from spurless.models.own import settled
 from spurless.train.select import criterion_named
 
 SIGNED = "bench"
@@ -233,7 +233,7 @@ def read_plan(path: Path, door: Door | None = None) -> Plan:
             called: Cell(
                 dataset=part.data or name,
                 model=model,
-                method=method.method or called,
+                method=settled(method.method or called),
                 data_options=part.options,
                 model_options={**shared, **part.model_options},
                 preset=method.preset,

@@ -16,6 +16,7 @@ from spurless.cli.flags import (
     METHOD,
     MODEL,
     OUTPUT,
+    OWN_METHOD,
     TRAINING,
     ConfigFile,
     Coverage,
@@ -62,7 +63,7 @@ def _train(help: str, default: str | bool = False) -> Any:
 
 
 def fit(
-    method: Annotated[str, typer.Argument(help="Method to fit (see: spurless ls methods).", metavar="METHOD")],
+    method: Annotated[str, typer.Argument(help=f"Method to fit {OWN_METHOD}.", metavar="METHOD")],
     data: Data = "patched-digits",
     data_option: DataOption = [],
     label: CsvLabel = None,
@@ -190,7 +191,7 @@ def fit(
             built.trained = True
         key = key_of(protocol, chosen, built, splits, number)
         name = re.sub(r"[^\w.+-]+", "-", splits.name)
-        place = out / f"{method}-{name}-seed{number}-{key[:8]}.safetensors"
+        place = out / f"{chosen.info.name}-{name}-seed{number}-{key[:8]}.safetensors"
         record = _recorded(out / "records.jsonl", key) if place.exists() else None
         if record is None:
             with progress_bar(quiet or json) as progress:

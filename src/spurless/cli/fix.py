@@ -12,6 +12,7 @@ from spurless.cli.console import check_places, progress_bar, share, table
 from spurless.cli.flags import (
     METHOD,
     OUTPUT,
+    OWN_METHOD,
     TRAINING,
     CsvAttribute,
     CsvFeatures,
@@ -70,7 +71,7 @@ def fix(
     method: Annotated[
         str | None,
         typer.Option(
-            help="Method to repair with (see: spurless ls methods).",
+            help=f"Method to repair with {OWN_METHOD}.",
             metavar="NAME",
             show_default="chosen by what is found",
             rich_help_panel=METHOD,

@@ -12,6 +12,9 @@ from spurless.core.errors import BadInput
 DATA = "Data"
 MODEL = "Model"
 METHOD = "Method"
+OWN_METHOD = (
+    "(see: spurless ls methods); or FILE.py:METHOD or package.module:METHOD, code of your own, which is then run"
+)
 TRAINING = "Training"
 MACHINE = "Machine"
 ABSTAINING = "Abstaining"

@@ -150,7 +150,7 @@ TABLES: dict[str, Listing] = {
     "methods": Listing(
         methods_rows,
         ("method", "what it does", "uses", "paper"),
-        more="Options and presets: spurless ls methods --json",
+        more="Options and presets: spurless ls methods --json\nYour own code: FILE.py:METHOD or package.module:METHOD",
     ),
     "datasets": Listing(
         datasets_rows,

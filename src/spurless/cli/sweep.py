@@ -14,6 +14,7 @@ from spurless.cli.console import check_appendable, progress_bar
 from spurless.cli.flags import (
     METHOD,
     OUTPUT,
+    OWN_METHOD,
     TRAINING,
     Address,
     CpusPerRun,
@@ -78,9 +79,7 @@ def sweep(
     skip_bad: SkipBad = False,
     model: Model = "small-cnn",
     model_option: ModelOption = [],
-    method: Annotated[
-        str, typer.Option(help="Method to fit (see: spurless ls methods).", rich_help_panel=METHOD)
-    ] = "erm",
+    method: Annotated[str, typer.Option(help=f"Method to fit {OWN_METHOD}.", rich_help_panel=METHOD)] = "erm",
     preset: Annotated[
         str | None,
         typer.Option(
@@ -176,7 +175,7 @@ def sweep(
     from spurless.bench.engines import Machines, choose
     from spurless.bench.parameters import parameter_named
     from spurless.bench.sweep import Sweep, run_sweep
-    from spurless.models.own import settled
+    from spurless.core.own_code import settled
     from spurless.train.run import Engine
 
     said = {
@@ -189,7 +188,7 @@ def sweep(
     cell = Cell(
         dataset=data,
         model=settled(model),  # runs may be done by processes in other folders
-        method=method,
+        method=settled(method),
         data_options=with_tokenizer(data_options, columns, model),
         model_options={**written["model"], **pairs(model_option, "--model-option")},
         preset=preset,

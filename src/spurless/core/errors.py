@@ -94,5 +94,10 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, to be part of a sentence."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
 def _again(kind: type[SpurlessError], args: tuple[object, ...]) -> SpurlessError:
     return kind.__new__(kind, *args)

@@ -18,11 +18,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, SpurlessWarning, UnknownName
+from spurless.core.errors import BadInput, SpurlessWarning, UnknownName, first_line
 from spurless.explain.cam import unit_range
 from spurless.explain.probing import chosen_classes, probing, total_score
 from spurless.explain.tokens import marks, token_attribution
-from spurless.models.classifier import Classifier, Input, first_line
+from spurless.models.classifier import Classifier, Input
 
 STEPS = 50
 """Points on the way from black to the image; captum's default."""

@@ -26,9 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput, did_you_mean
+from spurless.core.errors import BadInput, did_you_mean, first_line
 from spurless.explain.probing import probing, watching
-from spurless.models.classifier import Classifier, Input, first_line
+from spurless.models.classifier import Classifier, Input
 
 MOST_PREFIX_TOKENS = 8  # a class token, a distillation token, registers
 

@@ -25,7 +25,7 @@ from spurless.fixing.holding import Held, hold_out, regroup
 from spurless.fixing.naming import name_groups
 from spurless.fixing.ranking import judge_by, ranked
 from spurless.fixing.telling import FLATTERED, tell
-from spurless.methods import METHODS, method_named
+from spurless.methods import method_named
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.reporting import fix_html
@@ -79,7 +79,8 @@ def fix(  # noqa: PLR0913 - a public door
     Args:
         model: a trained classifier, or any module whose head can be found; it is left as it was.
         data: three splits; attributes are shown to methods that declare them, where they are known.
-        method: a name in ``METHODS``; by default one that fits what was found and which labels there are.
+        method: a name in ``METHODS``, or ``FILE.py:METHOD`` of your own; by default one that fits what was found and
+            which labels there are.
         preset: of the method; without one it gets settings for a model that was trained elsewhere.
         options: of the method, over those.
         tries: run several and keep the best: ``"repairs"``, ``"all"``, or names of methods.
@@ -168,7 +169,7 @@ class _Wish:
         """Return the methods that were named; they are run whatever was found."""
         why = "You asked for it: {}."
         return [
-            choice_of(name, here, why.format(METHODS[name].info.summary), self.preset, self.options)
+            choice_of(name, here, why.format(method_named(name).info.summary), self.preset, self.options)
             for name in self._names
         ]
 

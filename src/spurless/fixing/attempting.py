@@ -15,7 +15,7 @@ from spurless.core.repairs import ROUNDING, Attempt, Choice, Fate, Score
 from spurless.data.grouped import Splits
 from spurless.fixing.holding import Held
 from spurless.fixing.ranking import Judge
-from spurless.methods import METHODS, make_method
+from spurless.methods import make_method, method_named
 from spurless.models.classifier import Classifier
 from spurless.train.run import Run
 
@@ -108,7 +108,7 @@ class Workshop:
 def _taken(attempt: Attempt, why: str = "") -> Attempt:
     """Mark what is kept; where it was one of several, the reason is that it did best."""
     choice = attempt.choice
-    summary = METHODS[choice.method].info.summary
+    summary = method_named(choice.method).info.summary
     return replace(attempt, fate="taken", choice=replace(choice, why=f"{why}: {summary}.") if why else choice)
 
 

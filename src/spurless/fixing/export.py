@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, MissingExtra
+from spurless.core.errors import BadInput, MissingExtra, first_line
 from spurless.core.files import replace_file
-from spurless.models.classifier import Classifier, Input, evaluating, first_line
+from spurless.models.classifier import Classifier, Input, evaluating
 
 NEEDED = ("onnx", "onnxscript")
 CLOSE = 1e-3

@@ -6,6 +6,7 @@ from typing import Any
 
 from spurless.core.errors import UnknownName
 from spurless.core.options import configure
+from spurless.core.own_code import is_own
 from spurless.methods.afr import AFR
 from spurless.methods.avp import AVP
 from spurless.methods.balancing import (
@@ -36,6 +37,7 @@ from spurless.methods.masktune import MaskTune
 from spurless.methods.mrm import MRM
 from spurless.methods.neurontune import NeuronTune
 from spurless.methods.one_sided import OneSided
+from spurless.methods.own import own_method
 from spurless.methods.prune_baselines import MagnitudePrune, RandomPrune
 from spurless.methods.randmask import RandMask
 from spurless.methods.rebias import ReBias
@@ -85,11 +87,15 @@ METHODS: dict[str, type[Method]] = {
 
 
 def method_named(name: str) -> type[Method]:
-    """Return the method class of that name."""
-    try:
+    """Return the method class of that name; ``FILE.py:METHOD`` and ``package.module:METHOD`` run code of your own.
+
+    See :mod:`spurless.methods.own`.
+    """
+    if name in METHODS:
         return METHODS[name]
-    except KeyError:
-        raise UnknownName("method", name, METHODS) from None
+    if is_own(name):
+        return own_method(name, METHODS)
+    raise UnknownName("method", name, METHODS)
 
 
 def make_method(name: str, preset: str | None = None, **options: Any) -> Method:

@@ -10,13 +10,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, SpurlessError, UnknownName
+from spurless.core.errors import BadInput, SpurlessError, UnknownName, first_line
 from spurless.core.options import configure
+from spurless.core.own_code import is_own, settled
 from spurless.core.seeds import Seeds
-from spurless.models.classifier import Classifier, Input, evaluating, first_line
+from spurless.models.classifier import Classifier, Input, evaluating
 from spurless.models.features import collect, logits_of_features
 from spurless.models.mlp import LinearConfig, MLPConfig, linear, mlp
-from spurless.models.own import OwnConfig, is_own, own_model, settled
+from spurless.models.own import OwnConfig, own_model
 from spurless.models.pooled_cnn import PooledCNNConfig, pooled_cnn
 from spurless.models.resnet_small import SmallResNetConfig, resnet20, resnet32
 from spurless.models.shapes import Shape
@@ -42,7 +43,7 @@ class Architecture:
     text: bool = False
     """Whether it takes a dict of token ids and their mask rather than a tensor."""
     own: bool = False
-    """Whether building it runs code of the user's own; see :mod:`spurless.models.own`."""
+    """Whether building it runs code of the user's own; see :mod:`spurless.core.own_code`."""
 
     @property
     def family(self) -> str | None:

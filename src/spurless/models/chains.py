@@ -18,7 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
-from spurless.models.classifier import Classifier, Input, evaluating, first_line
+from spurless.core.errors import first_line
+from spurless.models.classifier import Classifier, Input, evaluating
 from spurless.models.masks import weight_layers
 
 Step: TypeAlias = "_BatchNorm | Callable[[Tensor], Tensor]"

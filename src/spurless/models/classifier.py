@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, first_line
 
 Input: TypeAlias = "Tensor | dict[str, Tensor]"
 
@@ -220,11 +220,6 @@ def plain(output: Any) -> Tensor:
             got=f"a dict of {', '.join(map(str, output))}" if isinstance(output, dict) else type(output).__name__,
         )
     return output
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, to be part of a sentence."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _swap(module: nn.Module, old: nn.Module, new: nn.Module) -> None:

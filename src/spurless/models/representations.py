@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from spurless.core.errors import BadInput
-from spurless.models.classifier import Classifier, evaluating, first_line
+from spurless.core.errors import BadInput, first_line
+from spurless.models.classifier import Classifier, evaluating
 from spurless.models.features import HasInput, collect, rows
 
 

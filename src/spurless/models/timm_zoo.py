@@ -16,9 +16,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from spurless.core.errors import BadInput, MissingExtra, UnknownName
+from spurless.core.errors import BadInput, MissingExtra, UnknownName, first_line
 from spurless.core.places import data_folder
-from spurless.models.classifier import Classifier, first_line
+from spurless.models.classifier import Classifier
 from spurless.models.normalising import Normalising
 from spurless.models.shapes import Shape, image_shape
 from spurless.models.wrapping import wrap

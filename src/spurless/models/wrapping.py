@@ -7,13 +7,12 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from spurless.core.errors import BadInput, did_you_mean
+from spurless.core.errors import BadInput, did_you_mean, first_line
 from spurless.models.classifier import (
     Classifier,
     Input,
     beside,
     evaluating,
-    first_line,
     linear_layers,
     mismatch,
     take_head,

@@ -1,0 +1,54 @@
+"""A method of one's own goes wherever a method is named: fit, sweep, bench, fix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = ("-D", "n_train=120", "-D", "n_val=60", "-D", "n_test=60", "--model", "mlp", "--device", "cpu")
+Cli = Callable[..., Any]
+
+
+def test_fit_takes_it_and_repeats_nothing(cli: Cli, mine: Path, here: Path) -> None:
+    words = ("fit", f"{mine}:Repair", "--data", "planted", *SMALL, "--steps", 12, "--json")
+    first, again = (json.loads(cli(*words).out) for _ in range(2))
+    assert (first["method"], first["key"]) == ("my-repair", again["key"])
+    assert len((here / "runs" / "records.jsonl").read_text().splitlines()) == 1
+    assert any(path.name.startswith("my-repair-planted-seed0") for path in (here / "runs").glob("*.safetensors"))
+    mine.write_text(mine.read_text() + "\n# another thought\n")
+    assert json.loads(cli(*words).out)["key"] != first["key"]
+
+
+def test_sweep_takes_it_in_processes_of_their_own(
+    cli: Cli, mine: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mine.parent)
+    said = cli(
+        "sweep", "--over", "strength=0,1", "--method", "mine.py:Decoupling", "--data", "planted", *SMALL,
+        "--steps", 12, "--seeds", 1, "--jobs", 2, "--out", here / "s",
+    )  # fmt: skip
+    rows = said.records(here / "s" / "records.jsonl")
+    assert [(row["method"], row["config"]["strength"]) for row in rows] == [("decoupling", 0), ("decoupling", 1)]
+
+
+def test_bench_compares_it_with_the_library(cli: Cli, mine: Path, here: Path) -> None:
+    (here / "plan.toml").write_text(
+        'methods = ["erm", "mine"]\ndatasets = ["planted"]\nmodel = "mlp"\nseeds = 2\ntrain = {steps = 12}\n'
+        f'[method.mine]\nmethod = "{mine}:Decoupling"\npreset = "strong"\n'
+        "[dataset.planted]\noptions = {n_train = 120, n_val = 60, n_test = 60}\n"
+    )
+    said = cli("bench", "plan.toml", "--device", "cpu", "--json")
+    (table,) = json.loads(said.out)["datasets"].values()
+    assert [row["method"] for row in table] == ["erm", "mine"]
+
+
+def test_fix_repairs_with_it(cli: Cli, mine: Path, here: Path) -> None:
+    cli("fit", "erm", "--data", "planted", *SMALL, "--steps", 30, "--quiet")
+    (weights,) = (here / "runs").glob("erm-*.safetensors")
+    said = cli("fix", weights, "--data", "planted", *SMALL[:-4], "--method", f"{mine}:Repair", "--device", "cpu")
+    assert said.status in (0, 1), said.err
+    assert "train a trained model once more" in said.out
