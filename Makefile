@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test check docs format clean help
 
 help:
 	@echo "make demo    a classifier that cheats, its repair, and the proof, on one page"
-	@echo "make test    lint, types, tests"
+	@echo "make test    lint, types, tests; the tests in two processes of one thread each, or JOBS=8"
 	@echo "make check   what make test does, and the documentation"
 	@echo "make docs    the documentation, into site/"
 	@echo "make format  format the code"
@@ -21,7 +22,7 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal
 
 check: test docs
 

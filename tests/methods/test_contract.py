@@ -44,7 +44,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Small, so that the whole table is run in seconds."""
 
-NO_METHODS = {"__init__", "base", "mining", "alignment", "subnetwork", "pruning_loop"}
+NO_METHODS = {"__init__", "base", "mining", "alignment", "own", "subnetwork", "pruning_loop"}
 """Files that methods are made with."""
 
 every_method = pytest.mark.parametrize("name", list(METHODS))
