@@ -25,6 +25,22 @@ def test_configurations_are_told_apart_by_what_differs(make: Make) -> None:
     assert [arm.name for arm in studies(runs)[0].arms] == ["JTT (up 20)", "JTT (up 50)"]
 
 
+def test_of_many_variations_each_says_what_it_varies_and_the_usual_one_is_the_baseline(make: Make) -> None:
+    usual = {"epochs": 60, "lr": 0.001, "momentum": 0.0, "l2": 0.0}
+    varied: tuple[dict[str, float], ...]
+    varied = ({"lr": 0.15}, {"lr": 0.15, "l2": 0.1}, {"momentum": 0.9}, {}, {"epochs": 8, "l2": 0.5}, {"l2": 0.3})
+    (study,) = studies([make(train={**usual, **change}) for change in varied])
+    assert [arm.name for arm in study.arms] == [
+        "ERM",
+        "ERM (lr 0.15)",
+        "ERM (lr 0.15, l2 0.1)",
+        "ERM (momentum 0.9)",
+        "ERM (epochs 8, l2 0.5)",
+        "ERM (l2 0.3)",
+    ]
+    assert study.baseline.records[0].train == usual
+
+
 def test_another_learning_rate_or_model_is_another_arm(make: Make) -> None:
     runs = [make(), make(train={"epochs": 2, "lr": 1.0}), make(model={"name": "resnet"})]
     assert len(studies(runs)[0].arms) == 3

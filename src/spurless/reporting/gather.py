@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from spurless.reporting.arms import Arm, Study
 SPELLING = {
     "erm": "ERM",
     "watched-erm": "Watched ERM",
+    "focal": "Focal loss",
     "jtt": "JTT",
     "dfr": "DFR",
     "dcwp": "DCWP",
@@ -32,6 +34,8 @@ SPELLING = {
     "neurontune": "NeuronTune",
 }
 """how a person writes a method; a name that is not here stays as it is"""
+SAID = 3
+"""settings that a name has room for"""
 
 
 def studies(records: Sequence[Record]) -> tuple[Study, ...]:
@@ -64,7 +68,8 @@ def _arms(records: list[Record]) -> tuple[Arm, ...]:
         [SPELLING.get(run[0].method, run[0].method) for run in runs], [_settings(run[0]) for run in runs]
     )
     arms = [Arm(n, tuple(sorted(run, key=lambda r: r.seed))) for n, run in zip(names, runs, strict=True)]
-    first = next((arm for arm in arms if arm.method == "erm"), arms[0])
+    plain = [arm for arm in arms if arm.name == SPELLING["erm"]]  # the others vary it
+    first = next(iter(plain or [arm for arm in arms if arm.method == "erm"] or arms))
     return (first, *(arm for arm in arms if arm is not first))
 
 
@@ -98,16 +103,22 @@ def _name(record: Record) -> str:
 
 
 def _tell_apart(names: list[str], settings: list[dict[str, Any]]) -> list[str]:
-    """Add to equal names the settings in which they differ, and a number where even those are equal."""
+    """Add to equal names the settings in which they differ, and a number where even those are equal.
+
+    The commonest value of a setting goes without saying: of many variations of one run, each says what it varies.
+    """
     full = []
     for name, mine in zip(names, settings, strict=True):
         twins = [other for n, other in zip(names, settings, strict=True) if n == name]
-        differing = [
-            k for k in mine if any(json.dumps(o.get(k), default=str) != json.dumps(mine[k], default=str) for o in twins)
-        ]
-        spoken = ", ".join(f"{k} {_brief(mine[k])}" for k in differing[:2])
-        full.append(f"{name} ({spoken})" if spoken else name)
+        spoken = [f"{k} {_brief(v)}" for k, v in mine.items() if not _usual(v, [other.get(k) for other in twins])]
+        full.append(f"{name} ({', '.join(spoken[:SAID])})" if spoken else name)
     return [n if full.count(n) == 1 else f"{n} #{full[: i + 1].count(n)}" for i, n in enumerate(full)]
+
+
+def _usual(value: Any, values: Sequence[Any]) -> bool:
+    """Return whether more of these have this value than any other."""
+    (most, times), *others = Counter(json.dumps(other, default=str) for other in values).most_common(2)
+    return most == json.dumps(value, default=str) and all(times > count for _, count in others)
 
 
 def _brief(value: Any) -> str:
