@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from spurless.core.errors import BadInput, did_you_mean, first_line
@@ -127,10 +128,19 @@ def _module(place: str) -> ModuleType:
 def _run(path: Path) -> ModuleType:
     if not path.is_file():
         raise BadInput("no such file", where=path, expected="FILE.py:NAME")
-    spec = spec_from_file_location(f"spurless_own_{digest(str(path))[:12]}", path)
-    if spec is None or spec.loader is None:
+    loader = _Anew(f"spurless_own_{digest(str(path))[:12]}", str(path))
+    spec = spec_from_file_location(loader.name, path, loader=loader)
+    if spec is None:
         raise BadInput("the file cannot be run", where=path, expected="a Python file")
     module = module_from_spec(spec)
     sys.modules[module.__name__] = module  # where dataclasses look themselves up
-    spec.loader.exec_module(module)  # anew each time: the file may have changed
+    loader.exec_module(module)
     return module
+
+
+class _Anew(SourceFileLoader):
+    """Compiles what a file holds now: the cache of bytecode knows it by its size and the second of its last change."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
