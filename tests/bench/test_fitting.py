@@ -214,6 +214,35 @@ def test_what_cannot_work_is_refused_before_anything_is_trained() -> None:
         fit("erm", build("linear", input_shape=(5,), n_classes=2), DATA, engine=CPU)
 
 
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.second(self.first(x).relu()).relu())  # type: ignore[no-any-return]  # of a module
+
+
+@pytest.mark.parametrize("method", ["avp", "random-prune", "magnitude-prune", "mrm", "dcwp"])
+def test_weights_that_cannot_be_pruned_are_refused_before_a_model_is_trained_for_it(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spurless.bench.fitting.trained_by_erm", lambda *_: pytest.fail("a model was trained"))
+    with pytest.raises(BadInput, match=r"'backbone\.first\.weight' is shared by several layers"):
+        fit(method, wrap(Tied(), trained=False), DATA, train=TRAIN, engine=CPU)
+
+
+def test_groups_that_cannot_be_halved_are_refused_before_a_model_is_trained_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spurless.bench.fitting.trained_by_erm", lambda *_: pytest.fail("a model was trained"))
+    rare = torch.cat([torch.nonzero(DATA.val.g == group)[: 1 if group == 0 else 20, 0] for group in range(4)])
+    few = replace(DATA, val=DATA.val.select(rare))
+    with pytest.raises(BadInput, match=r"DFR needs two examples of every group.*got 1 in the smallest"):
+        fit("dfr", build("linear", few), few, train=TRAIN, engine=CPU)
+
+
 def test_selection_by_attributes_that_are_not_there_is_refused() -> None:
     hidden = Splits(DATA.train, DATA.val.hide_attributes(), DATA.test)
     with pytest.raises(MissingAttributes, match="Selection by val-worst-group needs the attribute"):

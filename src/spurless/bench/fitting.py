@@ -27,7 +27,7 @@ from spurless.core.seeds import Seeds
 from spurless.data.checks import check_splits
 from spurless.data.grouped import Splits
 from spurless.methods import Method, make_method
-from spurless.methods.base import Info, declared
+from spurless.methods.base import Info, check_before, declared
 from spurless.methods.own import settings_of
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
@@ -167,7 +167,9 @@ def prepare(
     set_criterion(run, criterion, data.val)
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
-    return Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint)
+    ready = Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint)
+    check_before(method, model, ready.shown)
+    return ready
 
 
 def carry_out(ready: Ready) -> Fitted:

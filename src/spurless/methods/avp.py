@@ -43,6 +43,7 @@ from spurless.data.grouped import Splits
 from spurless.data.loader import Loader, in_order
 from spurless.methods.base import Info
 from spurless.methods.pruning_loop import PruningConfig, prune_and_train
+from spurless.methods.subnetwork import prunable
 from spurless.metrics.variability import Reading, variability
 from spurless.models.classifier import Classifier
 from spurless.train.evaluate import EVALUATION_BATCH
@@ -83,6 +84,8 @@ class AVP:
 
     def __init__(self, config: AVPConfig = AVP_GAUSSIANS) -> None:
         self.config = config
+
+    check = staticmethod(prunable)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Prune by variability and train, by turns."""

@@ -32,7 +32,8 @@ class Method(Protocol):
     """A way to train or repair a classifier.
 
     ``presets`` are named after the experiment they come from; the first is the default. ``fit`` gets
-    the attributes it declared and nothing more, and returns the model it was given or another.
+    the attributes it declared and nothing more, and returns the model it was given or another. Where a method has
+    a ``check(model, data)`` too, it refuses there what it cannot take, before a model is trained for it to repair.
     """
 
     info: ClassVar[Info]
@@ -54,6 +55,13 @@ class OneStage(Protocol):
 
     def job(self, model: Classifier, data: Splits, run: Run) -> Job:
         """Return what :meth:`Method.fit` would do, not yet done."""
+
+
+def check_before(method: Method, model: Classifier, data: Splits) -> None:
+    """Let a method refuse what it cannot take, if it has a word in it."""
+    check = getattr(method, "check", None)
+    if check is not None:
+        check(model, data)
 
 
 def one_stage(method: Method) -> OneStage | None:

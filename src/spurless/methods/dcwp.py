@@ -61,7 +61,17 @@ from spurless.methods.mining import (
     oversampled,
     warn_if_odd,
 )
-from spurless.methods.subnetwork import Look, Penalty, as_pruned, check_learning, finished, learn_mask, per_look, reset
+from spurless.methods.subnetwork import (
+    Look,
+    Penalty,
+    as_pruned,
+    check_learning,
+    finished,
+    learn_mask,
+    per_look,
+    prunable,
+    reset,
+)
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.train.config import Optimiser
@@ -164,6 +174,11 @@ class DCWP:
 
     def __init__(self, config: DCWPConfig = DCWP_COLORED_MNIST_05) -> None:
         self.config = config
+
+    def check(self, model: Classifier, data: Splits) -> None:
+        """Refuse weights that cannot be pruned, where some are to be."""
+        if self.config.mask:
+            prunable(model, data)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Mine, prune, retrain; the first stage made the model that is given."""

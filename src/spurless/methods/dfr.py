@@ -69,9 +69,9 @@ class DFR:
     def __init__(self, config: DFRConfig = DFR_WATERBIRDS) -> None:
         self.config = config
 
-    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Replace the head of ``model``."""
-        val, seeds = data.val, run.seeds.child("dfr")
+    def check(self, model: Classifier, data: Splits) -> None:
+        """Refuse a head that is not linear, and groups that cannot be halved."""
+        val = data.val
         linear_head(model, "dfr")
         check_classes(val, "DFR")
         if int(val.counts[val.counts > 0].min()) < 2:
@@ -80,7 +80,12 @@ class DFR:
                 got=f"{int(val.counts[val.counts > 0].min())} in the smallest",
                 do="Use a larger validation split, or a method that needs no groups.",
             )
-        features = features_of(model, val, run)
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        """Replace the head of ``model``."""
+        self.check(model, data)
+        seeds = run.seeds.child("dfr")
+        features = features_of(model, data.val, run)
         with run.timed("refit"):
             strength = self._choose(features, data, seeds, run)
             weight, bias = self._average(features, data, strength, seeds, run)

@@ -30,7 +30,16 @@ from spurless.data.grouped import Splits
 from spurless.data.loader import shuffled, weighted
 from spurless.methods.base import Info
 from spurless.methods.erm import mean_loss
-from spurless.methods.subnetwork import Penalty, as_pruned, check_learning, finished, learn_mask, per_look, reset
+from spurless.methods.subnetwork import (
+    Penalty,
+    as_pruned,
+    check_learning,
+    finished,
+    learn_mask,
+    per_look,
+    prunable,
+    reset,
+)
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
 from spurless.train.run import Run
@@ -83,6 +92,8 @@ class MRM:
 
     def __init__(self, config: MRMConfig = MRM_COLORED_MNIST) -> None:
         self.config = config
+
+    check = staticmethod(prunable)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Prune, go back, train."""

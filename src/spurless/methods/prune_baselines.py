@@ -19,6 +19,7 @@ from torch import Tensor
 from spurless.data.grouped import Splits
 from spurless.methods.base import Info
 from spurless.methods.pruning_loop import PruningConfig, prune_and_train
+from spurless.methods.subnetwork import prunable
 from spurless.models.classifier import Classifier
 from spurless.models.masks import weight_layers
 from spurless.train.run import Run
@@ -44,6 +45,8 @@ class RandomPrune:
 
     def __init__(self, config: PruningConfig = PRUNE_GAUSSIANS) -> None:
         self.config = config
+
+    check = staticmethod(prunable)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Prune at random and train, by turns."""
@@ -72,6 +75,8 @@ class MagnitudePrune:
 
     def __init__(self, config: PruningConfig = PRUNE_GAUSSIANS) -> None:
         self.config = config
+
+    check = staticmethod(prunable)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Prune the smallest and train, by turns."""

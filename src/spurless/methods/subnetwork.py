@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, SpurlessWarning
-from spurless.data.grouped import Batch, Grouped
+from spurless.data.grouped import Batch, Grouped, Splits
 from spurless.data.loader import Order
 from spurless.data.mined import Mined
 from spurless.methods.head_tuning import check_counts, steady
@@ -20,7 +20,7 @@ from spurless.metrics.intervals import wilson
 from spurless.models.classifier import Classifier
 from spurless.models.counting import layer_sparsity
 from spurless.models.learned_masks import absolute_sum, expected_kept, learn_masks, mask_logits, settle, signed_sum
-from spurless.models.masks import make_permanent, prune, sparsity, weight_masks
+from spurless.models.masks import check_prunable, make_permanent, prune, sparsity, weight_masks
 from spurless.models.wrapping import wrap
 from spurless.train.evaluate import predict
 from spurless.train.loop import minimise
@@ -37,6 +37,11 @@ LOOKS = 10
 """how often a mask is looked at while it is learned"""
 WATCHED = 250
 """of how many mined examples, and of how many others, the accuracy is taken at a look"""
+
+
+def prunable(model: Classifier, _data: Splits) -> None:
+    """The ``check`` of methods that prune: whatever the data, refuse a weight that no mask can be put on."""
+    check_prunable(model)
 
 
 @dataclass(frozen=True)

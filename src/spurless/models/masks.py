@@ -196,6 +196,17 @@ def _check(model: nn.Module, layers: Mapping[str, Any], name: str, mask: Tensor)
         check_plain(model, name, layer)
 
 
+def check_prunable(model: nn.Module) -> None:
+    """Refuse a model with a weight that no mask can be put on.
+
+    Raises:
+        BadInput: a weight is parametrized by something else, or shared by several layers.
+    """
+    for name, layer in weight_layers(model):
+        if mask_of(layer) is None:
+            check_plain(model, name, layer)
+
+
 def check_plain(model: nn.Module, name: str, layer: Any) -> None:
     """Refuse a weight that is parametrized already, or shared by several layers.
 
