@@ -115,6 +115,12 @@ def test_of_several_the_best_by_the_criterion_is_kept(turned: bool) -> None:
     assert shop().judge.score(model, shop().run) == taken.score
 
 
+def test_the_only_one_that_could_be_run_is_not_called_the_best_of_one() -> None:
+    tried, _ = shop().best_of([FAILS, GOOD], blind=True)
+    (taken,) = [one for one in tried if one.fate == "taken"]
+    assert taken.choice.why.startswith("It is the only one that could be run: ")
+
+
 def test_the_same_again_gives_the_same_weights() -> None:
     one, two = (shop().best_of([GOOD], strict=True)[1] for _ in range(2))
     assert one is not None

@@ -63,8 +63,9 @@ class Workshop:
                 best, kept = len(tried) - 1, model
         if best >= 0:
             run = sum(attempt.fate != "failed" for attempt in tried)
-            why = f"Of {run} methods that were run it does best without attributes" if blind else ""
-            tried[best] = _taken(tried[best], why)
+            several = f"Of {run} methods that were run it does best without attributes"
+            why = several if run > 1 else "It is the only one that could be run"
+            tried[best] = _taken(tried[best], why if blind else "")
         return tried, kept
 
     def _attempt(self, choice: Choice, *, strict: bool) -> tuple[Attempt, Classifier | None]:
