@@ -100,6 +100,7 @@ def test_the_first_option_is_the_folder_and_the_last_the_seed(name: str) -> None
 
 
 @pytest.mark.data
+@pytest.mark.filterwarnings("ignore:No tokenizer is installed")  # words by a hash are the same each time, too
 @every_one_on_disk
 def test_a_set_that_is_here_is_whole_and_the_same_each_time(name: str) -> None:
     folder = os.environ.get("SPURLESS_DATA")
