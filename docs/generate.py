@@ -418,7 +418,9 @@ def _fidelity_row(claim: Claim, records: Sequence[Record]) -> tuple[str, ...]:
 def _ours(verdict: Verdict) -> str:
     if verdict.ours != verdict.ours:
         return f"none: a run was cut off (by seed: {verdict.by_seed()})"
-    return f"{verdict.ours:.2f} ({min(verdict.values):.2f} to {max(verdict.values):.2f})"
+    runs = len(verdict.values) * len(verdict.claim.cells)
+    beside = f"; {len(verdict.cut_off)} of {runs} runs were cut off" if verdict.cut_off else ""
+    return f"{verdict.ours:.2f} ({min(verdict.values):.2f} to {max(verdict.values):.2f}){beside}"
 
 
 def _provenance_row(claim: Claim, records: Sequence[Record]) -> tuple[str, ...]:

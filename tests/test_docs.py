@@ -150,6 +150,11 @@ def test_fidelity_is_read_from_records_alone(tmp_path: Path) -> None:
     assert "84.50 (84.00 to 85.00)" in row_of(page, claim.id)
     assert "| holds |" in row_of(page, claim.id)
     assert "| abc |" in page
+    rows = ({"loss": 1.0, "train_accuracy": 0.9},)
+    short = replace(made, seed=2, train={"stop_accuracy": 1.0}, history=rows)
+    append(tmp_path / "theory-planted-group-dro.jsonl", short)
+    row = row_of(generator().fidelity_page(tmp_path), claim.id)
+    assert "84.67 (84.00 to 85.00); 1 of 3 runs were cut off" in row  # a number may rest on such runs, and says so
 
 
 def test_fidelity_tells_seeds_that_are_missing_and_runs_that_were_cut_off(tmp_path: Path) -> None:

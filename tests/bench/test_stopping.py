@@ -99,6 +99,15 @@ def test_a_run_reached_its_rule_if_its_last_epoch_did(train: dict[str, Any], las
     assert reached(record(0.5, (*ROWS, {"stage": "train", "epoch": 3, **last}), **train)) is came
 
 
+@pytest.mark.parametrize("came", [True, False])
+def test_a_stage_after_the_rule_says_nothing_of_it(came: bool) -> None:
+    trained = {"stage": "erm", "loss": 0.4, "train_accuracy": 1.0 if came else 0.9}
+    tuned, pruned = {"stage": "tune", "loss": 0.8}, {"stage": "prune", "loss": 0.5, "sparsity": 0.2}
+    for after in (tuned, {**pruned, "train_accuracy": 0.95 if came else 1.0}):
+        assert reached(record(0.5, (trained, after), stop_accuracy=1.0)) is came
+    assert reached(record(0.5, (tuned,), stop_accuracy=1.0))  # the model was trained elsewhere
+
+
 def test_a_method_without_a_loop_has_no_rule_to_reach() -> None:
     assert reached(record(0.5, stop_accuracy=1.0))
     assert reached(record(0.5, ({"stage": "score", "sparsity": 0.5},), stop_accuracy=1.0))

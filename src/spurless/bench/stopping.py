@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from spurless.bench.engines.base import DIVERGED, VALIDATION, Task
-from spurless.core.records import Record
+from spurless.core.records import Record, cut_off
 
 HAIR = 1e-9
 """What rounding may do to an accuracy: three quarters of 80 % are 60 %."""
@@ -41,15 +40,9 @@ def diverged(record: Record) -> bool:
 def reached(record: Record) -> bool:
     """Return whether the run came to the end it was given: ``stop_accuracy`` or ``stop_loss``, where one is set.
 
-    A run that was cut off by its epochs or steps did not. The last stage that trained counts.
+    A run that was cut off by its epochs or steps did not. The last stage counts that was under the rule.
     """
-    if diverged(record):
-        return False
-    accuracy, loss = record.train.get("stop_accuracy"), record.train.get("stop_loss")
-    rows = [row for row in record.history if "loss" in row]
-    if not rows or (accuracy is None and loss is None):
-        return True
-    return _at_least(rows[-1].get("train_accuracy"), accuracy) or (loss is not None and rows[-1]["loss"] < loss)
+    return not diverged(record) and not cut_off(record)
 
 
 def validation_of(record: Record) -> float | None:
@@ -121,7 +114,3 @@ def _place(task: Task) -> tuple[int, int]:
 
 def _names(ranks: Iterable[Sequence[Task]]) -> list[str]:
     return [tasks[0].name for tasks in ranks]
-
-
-def _at_least(value: Any, bound: float | None) -> bool:
-    return bound is not None and value is not None and bool(value >= bound)

@@ -236,3 +236,26 @@ def _sync(descriptor: int) -> None:
 def _truncate(descriptor: int, size: int) -> None:
     with suppress(OSError):  # a device has no length; the write itself failed, so nothing was kept
         os.ftruncate(descriptor, size)
+
+
+def cut_off(record: Record) -> bool:
+    """Return whether training ended by its epochs or steps before the end it was given, where one was.
+
+    That end is ``stop_accuracy`` or ``stop_loss``. The last stage counts that was under the rule: the loop tells the
+    accuracy on train only where it stops by it, so that a head that is tuned afterwards says nothing of it; a loop that
+    prunes tells it too, and has an end of its own.
+    """
+    least, most = _number(record.train.get("stop_accuracy")), _number(record.train.get("stop_loss"))
+    rows = [row for row in record.history if _number(row.get("loss")) is not None]
+    if least is not None:
+        rows = [row for row in rows if "train_accuracy" in row and "sparsity" not in row]
+    if not rows or (least is None and most is None):
+        return False
+    right, lost = _number(rows[-1].get("train_accuracy")), _number(rows[-1]["loss"])
+    by_accuracy = least is not None and right is not None and right >= least
+    by_loss = most is not None and lost is not None and lost < most
+    return not (by_accuracy or by_loss)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

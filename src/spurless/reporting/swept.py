@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spurless.core.records import Record
+from spurless.core.records import Record, cut_off
 from spurless.reporting.arms import number
 
 CELL = re.compile(r"(\S+) (\w[\w.]*=[^,=]+(?:, \w[\w.]*=[^,=]+)*)")
@@ -43,14 +43,7 @@ class Run:
         """Why the run does not count: it has no numbers, or did not come to the end it was given; else nothing."""
         if self.accuracy is None:
             return DIVERGED
-        train, rows = self.record.train, [row for row in self.record.history if number(row.get("loss")) is not None]
-        least, most = number(train.get("stop_accuracy")), number(train.get("stop_loss"))
-        if not rows or (least is None and most is None):
-            return ""
-        right, lost = number(rows[-1].get("train_accuracy")), number(rows[-1].get("loss"))
-        by_accuracy = least is not None and right is not None and right >= least
-        by_loss = most is not None and lost is not None and lost < most
-        return "" if by_accuracy or by_loss else CUT_OFF
+        return CUT_OFF if cut_off(self.record) else ""
 
 
 @dataclass(frozen=True)

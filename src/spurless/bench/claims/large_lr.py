@@ -224,7 +224,7 @@ COMPARISON = Claim(
     bar=Bar(0.0),
     seeds=3,
     cost="gpu",
-    minutes=12,
+    minutes=20,
     needs=MNIST,
     extra=study,
 )
