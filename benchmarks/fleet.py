@@ -246,9 +246,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4, help="of the DataLoader")
     parser.add_argument("--momentum", type=float, default=0.9, help="the study of large learning rates has 0")
     parser.add_argument("--decay", type=float, default=1e-4, help="weight decay; the study has 0")
+    parser.add_argument("--search", action="store_true", help="let cuDNN time its algorithms (torch's cudnn.benchmark)")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")  # TF32; convolutions have it by default
+    torch.backends.cudnn.benchmark = args.search
     device, results = torch.device(args.device), {}
     for name in args.models:
         for precision in args.precisions:

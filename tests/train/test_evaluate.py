@@ -1,11 +1,13 @@
 """Evaluation: in order, in eval mode, whatever the size of a batch."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped
-from spurless.train.evaluate import EVALUATION_BATCH, evaluate, logits, predict
+from spurless.train.evaluate import EVALUATION_BATCH, _batch_size, evaluate, logits, predict
 
 GROUPS = Groups(("no", "yes"), ("left", "right"))
 
@@ -39,3 +41,14 @@ def test_batch_norm_and_dropout_are_off_and_the_mode_is_put_back() -> None:
     model.train()
     assert predict(model, split(1000)).tolist() == split(1000).y.tolist()
     assert model.training
+
+
+def test_an_accelerator_is_given_more_at_once_where_inputs_are_small() -> None:
+    def images(side: int) -> Grouped:
+        return replace(split(2), x=torch.zeros(2, 3, side, side, dtype=torch.uint8))
+
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert _batch_size(images(28), gpu) == _batch_size(split(2), gpu) == 4 * EVALUATION_BATCH
+    enlarged = replace(images(28), transform=lambda x: nn.functional.interpolate(x, 224))
+    for few in ((images(28), cpu), (images(224), gpu), (enlarged, gpu)):
+        assert _batch_size(*few) == EVALUATION_BATCH

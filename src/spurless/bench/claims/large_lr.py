@@ -100,7 +100,9 @@ RATES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25)
 EPOCHS = 60
 """A cap; at 500 steps a second 60 epochs take some 75 s."""
 LONG = 150
-"""The cap where the tenth that conflicts is of CIFAR-10, which is learnt by heart."""
+"""The cap where the tenth that conflicts is of CIFAR-10, which is learnt by heart, and of ways slower than SGD."""
+LONGEST = 400
+"""The cap where that is corrupted too: of six runs of 150 epochs four had 20 to 95 examples wrong at the end."""
 
 
 def _resnet18(dataset: str, data: Mapping[str, Any], method: str = "erm", **train: Any) -> Cell:
@@ -145,7 +147,9 @@ RESNET18 = (
     _table1("colored-mnist", WATCHED, (68.343, 91.543), MNIST),
     _table1("double-mnist", _over((0.001, 0.1), "double-mnist", {"conflicting": 0.025}), (85.44, 95.577), MNIST),
     _table1("mnist-cifar", _over((0.001, 0.25), "mnist-cifar", TENTH, epochs=LONG), (26.233, 47.513), BOTH),
-    _table1("corrupted-cifar10", _over((0.001, 0.5), "corrupted-cifar10", TENTH, epochs=LONG), (35.153, 47.795), CIFAR),
+    _table1(
+        "corrupted-cifar10", _over((0.001, 0.5), "corrupted-cifar10", TENTH, epochs=LONGEST), (35.153, 47.795), CIFAR
+    ),
 )
 
 
@@ -174,28 +178,30 @@ LOSS_RATIO = Claim(
     extra=study,
 )
 
-# Table 2: of each row the strongest setting that the paper tries, since it does not say which was best, at the low rate
-# but where the rate is the row. Batch sizes are told there as 1/100 to 1/3; batches of 3 would take a run half an hour.
+# Table 2, at the low rate but where the rate is the row. The paper gives the range of each, not which was best. Here it
+# is the strongest where that comes to 100 %, else one below: focal 25, ASAM 10, L1 0.001 and L2 0.001 at the high rate
+# did not within 60 epochs (benchmarks/records/large_lr_cut_off.jsonl). Batch sizes are told there as 1/100 to 1/3;
+# batches of 3 would take a run half an hour.
 LOW, HIGH = 0.001, 0.15
 OTHERS: dict[str, dict[str, Any]] = {
-    "batch size 10": {"batch_size": 10, "epochs": 8},
+    "batch size 10": {"batch_size": 10, "epochs": 20},
     "momentum 0.99": {"momentum": 0.99},
-    "l1 0.001": {"l1": 0.001},
+    "l1 0.0001": {"l1": 0.0001, "epochs": LONG},
     "l2 0.05": {"weight_decay": 0.05},
-    "asam 10": {"asam": 10.0},
+    "asam 1": {"asam": 1.0, "epochs": LONG},
 }
 ROWS = {
     "low rate": _resnet18("colored-mnist", COLORED, lr=LOW),
     "high rate": _resnet18("colored-mnist", COLORED, lr=HIGH),
-    "high rate, l2 0.001": _resnet18("colored-mnist", COLORED, lr=HIGH, weight_decay=0.001),
+    "high rate, l2 0.0001": _resnet18("colored-mnist", COLORED, lr=HIGH, weight_decay=0.0001),
     **{name: _resnet18("colored-mnist", COLORED, lr=LOW, **train) for name, train in OTHERS.items()},
-    "focal 25": Cell(
+    "focal 5": Cell(
         "colored-mnist",
         "torchvision:resnet18",
         "focal",
         COLORED,
-        method_options={"gamma": 25.0},
-        train={**SGD, "epochs": EPOCHS, "lr": LOW},
+        method_options={"gamma": 5.0},
+        train={**SGD, "epochs": LONG, "lr": LOW},
     ),
 }
 
