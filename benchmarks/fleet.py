@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -38,7 +39,7 @@ from spurless.data.loader import shuffled
 from spurless.methods.erm import mean_loss
 from spurless.models import Classifier, build
 from spurless.train.config import TrainConfig
-from spurless.train.fleet import Outcome, minimise_all
+from spurless.train.fleet import AT_ONCE, Outcome, minimise_all, open_queues
 from spurless.train.loop import Job, minimise_job
 from spurless.train.run import Engine, start
 from spurless.train.step import WORTH_CAPTURING, Stage
@@ -234,6 +235,7 @@ def show(results: dict[str, dict[str, dict[str, Any]]]) -> None:
 
 
 def main() -> None:
+    open_queues(AT_ONCE)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--models", nargs="+", choices=list(NETS), default=list(NETS))
@@ -252,17 +254,17 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")  # TF32; convolutions have it by default
     torch.backends.cudnn.benchmark = args.search
     device, results = torch.device(args.device), {}
+    settings = {key: value for key, value in vars(args).items() if key != "out"}
+    settings["queues"] = os.environ["CUDA_DEVICE_MAX_CONNECTIONS"]
     for name in args.models:
         for precision in args.precisions:
             place = Place(device, precision, args.batch, args.workers, args.momentum, args.decay)
             title = f"{name}, {'x'.join(map(str, NETS[name].shape))}, batch {args.batch}, {precision}"
             results[title] = measure(NETS[name], place, args)
             show({title: results[title]})
-    settings = {key: value for key, value in vars(args).items() if key != "out"}
-    text = json.dumps({"results": results, "settings": settings, **circumstances(device)}, indent=1)
-    if args.out is not None:
-        args.out.write_text(text + "\n")
-    print(text)
+            record = {"results": results, "settings": settings, **circumstances(device)}
+            if args.out is not None:
+                args.out.write_text(json.dumps(record, indent=1) + "\n")  # what is measured stays, if the rest is not
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from spurless.core.records import Record, append, read
 from spurless.core.reserve import reserved
 from spurless.data.grouped import Splits
 from spurless.train.checkpoint import forget
+from spurless.train.fleet import open_queues
 from spurless.train.run import Engine
 
 
@@ -51,6 +52,7 @@ def reproduce(  # noqa: PLR0913  a door: each is a word that a user says
     """
     if together < 1:
         raise BadInput("at least one run must be done at once", got=together)
+    open_queues(together)
     numbers = range(first, first + (seeds or claim.seeds))
     with reserved(out, [f"{claim.id} {name} {seed}" for seed in numbers for name in claim.cells]):
         known = {(record.cell, record.key): record for record in read(out)} if out is not None and out.exists() else {}

@@ -12,6 +12,7 @@ alone, with the same result.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from spurless.train.step import WARM_UP, GraphedSteps, Objective, Stage, can_cap
 
 AT_ONCE = 16
 """Jobs that advance together: more gain nothing with a ResNet-18 at 28x28 on an H200."""
+QUEUES = 32
+"""Of the device, which streams are spread over; with CUDA's own 8, members wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,15 @@ def arrivals(jobs: Sequence[Job], at_once: int = AT_ONCE) -> Iterator[tuple[int,
             if voyage is None:
                 break
             yield voyage.number, Outcome(voyage.error, voyage.together)
+
+
+def open_queues(at_once: int) -> None:
+    """Ask for all queues of a device if several are to advance at once, unless the user asked for a number.
+
+    It is heard when CUDA starts, so it must be said before anything touches a device.
+    """
+    if at_once > 1:
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(QUEUES))
 
 
 def can_share(job: Job) -> bool:

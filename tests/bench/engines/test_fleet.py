@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,15 @@ def test_a_fleet_gives_the_records_of_one_after_another(
         found = [(task.key, outcome) for task, outcome in run(tasks)]
     assert [key for key, _ in found] == [task.key for task in tasks]
     assert facts(dict(found)) == facts(alone)
+
+
+def test_the_device_is_asked_for_all_its_queues_unless_the_user_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4")
+    with open_fleet(CPU):
+        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "4"
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    with open_fleet(CPU):
+        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
 
 
 def test_one_that_diverges_sinks_alone(tasks: list[Task], alone: dict[str, Record]) -> None:

@@ -180,8 +180,8 @@ LOSS_RATIO = Claim(
 
 # Table 2, at the low rate but where the rate is the row. The paper gives the range of each, not which was best. Here it
 # is the strongest where that comes to 100 %, else one below: focal 25, ASAM 10, L1 0.001 and L2 0.001 at the high rate
-# did not within 60 epochs (benchmarks/records/large_lr_cut_off.jsonl). Batch sizes are told there as 1/100 to 1/3;
-# batches of 3 would take a run half an hour.
+# did not within 60 epochs (benchmarks/records/large_lr_cut_off.jsonl), and ASAM 1 not within 150. Batch sizes are
+# told there as 1/100 to 1/3; batches of 3 would take a run half an hour.
 LOW, HIGH = 0.001, 0.15
 OTHERS: dict[str, dict[str, Any]] = {
     "batch size 10": {"batch_size": 10, "epochs": 20},

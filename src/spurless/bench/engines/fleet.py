@@ -14,6 +14,9 @@ from spurless.data.grouped import Splits
 def open_fleet(machines: Machines) -> Iterator[Runner]:
     """Do tasks in fleets of ``machines.together``, which train as one; see :mod:`spurless.bench.together`."""
     from spurless.bench.together import fit_together
+    from spurless.train.fleet import open_queues
+
+    open_queues(machines.together)
 
     def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         for first in range(0, len(tasks), machines.together):
