@@ -114,3 +114,9 @@ def test_permutations_in_parts_are_those_in_one(monkeypatch: pytest.MonkeyPatch)
 
     assert [len(part) for part in parts] == [2, 2, 2, 1]
     assert torch.equal(torch.cat(parts), whole)
+
+
+def test_what_is_no_number_is_no_evidence() -> None:
+    assert p_value(float("nan"), [1.0, 2.0, 3.0]) == 1.0
+    nothing = torch.tensor([[float("nan"), 1.0], [1.0, 2.0], [2.0, 3.0], [3.0, 1.0]])
+    assert best_of(nothing)[0] == 1.0

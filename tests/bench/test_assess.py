@@ -58,6 +58,7 @@ def test_the_data_are_described_by_name_options_and_counts() -> None:
     assert said["name"] == "toy"
     assert said["options"] == {"ratio": 0.25}
     assert said["fingerprint"] == "mark"
+    assert said["sizes"] == {"train": 8, "val": 4, "test": 4}
     assert said["counts"] == {"train": [3, 1, 1, 3], "val": [1, 1, 1, 1], "test": [1, 1, 1, 1]}
 
 

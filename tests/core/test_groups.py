@@ -91,6 +91,24 @@ def test_overlapping_membership_by_hand() -> None:
     assert member.int().tolist() == [[1, 0, 1, 0, 0, 0], [0] * 6, [0, 0, 0, 1, 1, 1], [0] * 6]
 
 
+def test_an_unknown_overlapping_attribute_leaves_the_known_ones() -> None:
+    y, a = torch.tensor([0, 1]), torch.tensor([[1, 0, -1], [-1, 1, 1]])
+    assert TALK.membership(y, a).int().tolist() == [[1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    "groups", [BIRDS, FACES, TALK, Groups(("a", "b")), Groups.domains(("a", "b"), ("c", "d", "e"))]
+)
+def test_counts_are_the_sums_of_memberships(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spurless.core.groups.CHUNK", 7)
+    draw = torch.Generator().manual_seed(0)
+    y = torch.randint(2, (60,), generator=draw)
+    values = 1 if groups.overlap else len(groups.attributes) - 1
+    a = torch.randint(-1, values + 1, (60, 3) if groups.overlap else (60,), generator=draw)
+    for kind in (torch.long, torch.int32):
+        assert torch.equal(groups.count(y, a.to(kind)), groups.membership(y, a).sum(dim=0))
+
+
 def test_overlapping_groups_have_no_single_number() -> None:
     with pytest.raises(BadInput, match=r"these groups overlap.*Use data.column\(NAME\)"):
         TALK.encode(torch.tensor([0]), torch.tensor([[1, 0, 0]]))

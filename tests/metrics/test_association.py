@@ -155,3 +155,11 @@ def test_says_what_is_missing(groups: Groups, a: torch.Tensor, message: str) -> 
 def test_a_table_must_hold_counts(counts: torch.Tensor) -> None:
     with pytest.raises(BadInput, match="counts must be a table of labels by attributes, not empty"):
         goodman_kruskal(counts)
+
+
+def test_domains_are_measured_as_attributes() -> None:
+    y = torch.tensor([0, 0, 1, 1, 1, 1])
+    for names, a in ((("A", "B"), y), (("A", "B", "C"), torch.tensor([0, 0, 1, 1, 2, 2]))):
+        found = associate(y, a, Groups.domains(("no", "yes"), names))
+        assert found.counts.sum() == 6
+        assert found.cramers_v == pytest.approx(1.0)

@@ -109,3 +109,8 @@ def test_what_is_refused() -> None:
         region_share(torch.ones(2, 3), torch.ones(3))
     with pytest.raises(BadInput, match="mask of the maps"):
         region_share(torch.ones(2, 3), torch.ones(1, dtype=torch.bool))
+
+
+def test_channels_of_half_precision_do_not_overflow() -> None:
+    half = torch.full((1, 3, 2, 2), 3e4, dtype=torch.float16)
+    assert background_share(half, torch.tensor([[True, False], [False, False]])) == pytest.approx(0.25)

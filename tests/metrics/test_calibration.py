@@ -45,6 +45,20 @@ def test_an_edge_is_an_edge_in_single_precision_too(dtype: torch.dtype) -> None:
     assert expected_calibration_error(p, y, bins=5) == pytest.approx(0.25, abs=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bins", [15, 20, 100])
+def test_every_edge_is_an_edge(bins: int, dtype: torch.dtype) -> None:
+    for k in range(bins // 2 + 1, bins):
+        inside = (k - 0.5) / bins
+        p, y = confident(k / bins, inside).to(dtype), torch.tensor([0, 1])
+        assert expected_calibration_error(p, y, bins) == pytest.approx(abs(1 - k / bins - inside) / 2, abs=1e-6), k
+
+
+def test_a_label_that_is_none_is_no_mistake() -> None:
+    with pytest.raises(BadInput, match="a label is out of range"):
+        expected_calibration_error(confident(0.8, 0.7), torch.tensor([0, -1]))
+
+
 def test_agrees_with_a_loop_over_the_bins() -> None:
     draw = torch.Generator().manual_seed(0)
     p = torch.randn(300, 3, generator=draw, dtype=torch.float64).softmax(dim=1)

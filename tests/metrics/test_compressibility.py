@@ -77,6 +77,10 @@ def test_what_is_refused() -> None:
         compressibility(z, q=0)
     with pytest.raises(BadInput, match=r"the smaller first \(expected 0 < p < q < inf, got p=2, q=1\)"):
         pq_index(z, p=2, q=1)  # the paper's caption
+    for metric in (activation_sparsity, pq_index, compressibility):
+        for bad in (math.nan, math.inf):
+            with pytest.raises(BadInput, match="a representation is not finite"):
+                metric(torch.tensor([[bad, 1.0], [1.0, 0.0]]))
     for metric in (activation_sparsity, pq_index):
         with pytest.raises(BadInput, match="one row per example"):
             metric(torch.ones(2, 3, dtype=torch.long))

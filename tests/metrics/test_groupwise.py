@@ -9,7 +9,6 @@ from torch import Tensor
 from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.core.records import GroupRow
-from spurless.metrics import groupwise
 from spurless.metrics.groupwise import GroupTable, group_table
 
 BIRDS = Groups(labels=("land", "water"), attributes=("forest", "sea"))
@@ -169,9 +168,11 @@ def test_tables_of_batches_add_up_to_the_table_of_the_split() -> None:
     assert same(first + second + third, whole)
 
 
-def test_a_long_split_is_counted_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groupwise, "CHUNK", 7)  # 134 examples are 19 chunks and one of 1
-    assert same(table_of([(90, 100), (1, 4), (3, 10), (18, 20)]), TABLE)
+def test_domains_have_no_attribute_of_a_label_though_they_are_as_many() -> None:
+    y, a = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
+    found = group_table(y, y, a, Groups.domains(("no", "yes"), ("here", "there"))).summary()
+    assert found["worst_group"] == 1.0
+    assert all(math.isnan(found[name]) for name in ("unbiased", "aligned", "conflicting"))
 
 
 def test_tables_of_other_groups_do_not_add() -> None:

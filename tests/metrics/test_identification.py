@@ -230,3 +230,22 @@ def test_tables_that_do_not_fit_are_refused() -> None:
         affine_fit(normal(5, 2), normal(4, 2))
     with pytest.raises(BadInput, match=r"learnt latents must be a table of at least 2 rows"):
         mean_correlation(normal(5, 2), torch.ones(5))
+
+
+def test_a_latent_that_says_nothing_has_an_infinite_ratio_after_rounding_too() -> None:
+    for n in (3, 5, 7, 11):
+        z = torch.tensor([[0.0], [1.0]]).repeat(n, 1)
+        independent = torch.arange(n).repeat_interleave(2) % 2
+        assert spurious_ratios((z[:, 0].long(), z), (independent, z), bins=2).tolist() == [math.inf]
+
+
+def test_little_noise_leaves_little_open() -> None:
+    # for small s the density is flat where the entropy is not 0, so that halving the noise halves the bits
+    assert left_by_noise(1e-5) == pytest.approx(left_by_noise(1e-3) / 100, rel=1e-5)
+    assert left_by_noise(1e6) == pytest.approx(1.0)
+
+
+def test_data_that_all_agree_hold_no_biased_sample() -> None:
+    z = torch.ones(4)
+    with pytest.raises(BadInput, match="the data agree more than a biased sample shall"):
+        biased_sample(torch.ones(4, dtype=torch.long), z, 0.9, torch.Generator())

@@ -202,3 +202,12 @@ def test_pairs_must_be_pairs() -> None:
 def test_newcombe_as_published(one: tuple[int, int], two: tuple[int, int], low: float, high: float) -> None:
     """Worked examples of Newcombe 1998 (his method 10), at second hand: the paper was not at hand."""
     assert newcombe(one, two) == pytest.approx((low, high), abs=6e-5)
+
+
+def test_a_difference_by_rounding_is_none() -> None:
+    found = paired([0.1 + 0.2] * 4, [0.3] * 4)
+    assert (found.difference, found.p) == (0.0, 1.0)
+
+
+def test_newcombe_of_nothing_is_nan() -> None:
+    assert all(math.isnan(bound) for bound in newcombe((0, 0), (1, 2)))

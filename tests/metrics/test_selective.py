@@ -57,6 +57,11 @@ def test_the_share_that_is_asked_for_is_kept_of_any_scores_without_ties() -> Non
             assert abs(kept - coverage * n) <= 0.5
 
 
+def test_halves_are_rounded_up_though_they_are_a_little_less() -> None:
+    scores = torch.arange(45.0)
+    assert int((scores >= threshold_for(scores, 0.7)).sum()) == 32  # of 31.5
+
+
 def test_examples_that_are_tied_are_kept_or_refused_together_whichever_is_closer() -> None:
     floor = torch.tensor([0.0] * 21 + [1.0 + i for i in range(79)])  # a fifth at the bottom, indistinguishable
     assert int((floor >= threshold_for(floor, 0.8)).sum()) == 79

@@ -219,3 +219,9 @@ def test_the_simulation_s_loss_is_the_flow_s() -> None:
     moved = (weights_at(Flow(0.8, 3), [1e-6], "logistic")[0] - 0.1) / 1e-6
     assert w.grad is not None
     assert moved.tolist() == pytest.approx([-float(w.grad[0]), -float(w.grad[1])], rel=1e-4)
+
+
+def test_steps_too_large_for_a_start_are_told() -> None:
+    fast = Flow(0.9, 15, 0.1, -1.0)
+    with pytest.raises(BadInput, match="the steps are too large"):
+        weights_at(fast, [1.0])

@@ -75,5 +75,8 @@ def test_what_cannot_be_told_apart_is_refused() -> None:
     y = torch.tensor([0, 0, 1, 1])
     with pytest.raises(BadInput, match=r"each attribute occurs with one label alone"):
         utilisation(torch.rand(4, 2), y, 1 - y)
+    four = torch.tensor([0, 1, 2, 3])
+    with pytest.raises(BadInput, match=r"each label occurs with one attribute alone"):
+        utilisation(torch.rand(4, 2), four, four // 2)
     with pytest.raises(BadInput, match=r"hidden or unknown"):
         utilisation(torch.rand(4, 2), y - 1, y)

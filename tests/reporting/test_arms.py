@@ -49,6 +49,7 @@ def test_the_average_falls_back_on_the_groups(make: Make) -> None:
 )
 def test_the_size_of_the_test_split(make: Make, counts: object, size: int) -> None:
     assert size_of(make(data={"name": "d", "counts": counts})) == size
+    assert size_of(make(data={"name": "d", "counts": counts, "sizes": {"test": 9}})) == 9  # groups may overlap
 
 
 def test_seeds_that_agree_pair_by_pair_leave_only_the_luck_of_the_test_examples(make: Make) -> None:

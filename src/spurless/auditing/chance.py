@@ -19,6 +19,7 @@ words) is searched over in every permutation too, so that the largest of many is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -88,6 +89,8 @@ def p_value(observed: float, chance: Tensor | Iterable[float]) -> float:
         >>> p_value(3.0, [1.0, 2.0, 4.0])
         0.5
     """
+    if math.isnan(observed):
+        return 1.0  # what cannot be told is no evidence
     values = torch.as_tensor(chance if isinstance(chance, Tensor) else list(chance), dtype=torch.double)
     return (1 + int((values >= observed - 1e-12).sum())) / (1 + len(values))
 
@@ -112,8 +115,10 @@ def best_of(statistics: Tensor) -> tuple[float, int]:
         >>> best_of(torch.tensor([[5.0, 1.0], [1.0, 2.0], [2.0, 3.0], [3.0, 1.0]]))
         (0.5, 0)
     """
-    rounded = statistics.double() - 1e-9 * statistics.double().abs()  # a tie must stay one after rounding
-    order = statistics.double().sort(dim=0).values
+    statistics = statistics.double().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    size = statistics.abs().nan_to_num(posinf=0.0)
+    rounded = statistics - 1e-9 * size  # a tie must stay one after rounding
+    order = statistics.sort(dim=0).values
     below = torch.searchsorted(order.T.contiguous(), rounded.T.contiguous()).T
     p = (len(statistics) - below).double() / len(statistics)
     least = -p.amin(dim=1)

@@ -85,6 +85,7 @@ def describe_data(data: Splits, fingerprint: str) -> dict[str, Any]:
         "fingerprint": fingerprint,
         "labels": list(data.groups.labels),
         "attributes": list(data.groups.attributes),
+        "sizes": {name: len(getattr(data, name)) for name in ("train", "val", "test")},
         "counts": {name: getattr(data, name).counts.tolist() for name in ("train", "val", "test")},
     }
 

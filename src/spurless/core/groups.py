@@ -12,6 +12,9 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput, MissingAttributes
 
+CHUNK = 1 << 16
+"""Examples whose membership in overlapping groups is looked at together."""
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -114,14 +117,28 @@ class Groups:
         is_label = torch.nn.functional.one_hot(y, len(self.labels)).bool()
         if not self.attributes:
             return is_label
-        known = self.known(a)
         if self.overlap:
             has = a.reshape(len(a), -1) == 1
         else:
+            known = self.known(a)
             single = torch.where(known, self._single(a), 0)
-            has = torch.nn.functional.one_hot(single, len(self.attributes)).bool()
-        has = has & known[:, None]
+            has = torch.nn.functional.one_hot(single, len(self.attributes)).bool() & known[:, None]
         return has if self.mixed else (is_label[:, :, None] & has[:, None, :]).flatten(1)
+
+    def count(self, y: Tensor, a: Tensor) -> Tensor:
+        """Return the number of examples in every group; an unknown attribute is in none.
+
+        Example:
+            >>> Groups(("no", "yes"), ("left", "right")).count(torch.tensor([0, 1, 1]), torch.tensor([0, 1, -1]))
+            tensor([1, 0, 0, 1])
+        """
+        if self.overlap:  # the mask is as large as examples times groups: some at a time
+            found = torch.zeros(len(self), dtype=torch.long, device=y.device)
+            for part in zip(torch.split(y, CHUNK), torch.split(a, CHUNK), strict=True):
+                found += self.membership(*part).sum(dim=0)
+            return found
+        known = self.known(a)
+        return torch.bincount(self.encode(y[known], a[known]), minlength=len(self))
 
     def name(self, g: int) -> str:
         """Return the name of group ``g``."""
@@ -144,6 +161,6 @@ class Groups:
     def _single(self, a: Tensor) -> Tensor:
         """Fold crossed columns into one number, the last column running fastest."""
         if a.dim() == 1 or a.shape[1] == 1:
-            return a.reshape(len(a))
+            return a.reshape(len(a)).long()
         weight = torch.tensor([prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))], device=a.device)
         return (a * weight).sum(dim=1)

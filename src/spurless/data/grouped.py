@@ -106,7 +106,7 @@ class Grouped:
     @property
     def counts(self) -> Tensor:
         """The number of examples in every group; unknown attributes are in none."""
-        return self.groups.membership(self.y, self.a).sum(dim=0)
+        return self.groups.count(self.y, self.a)
 
     @property
     def class_counts(self) -> Tensor:

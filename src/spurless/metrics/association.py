@@ -14,7 +14,7 @@ Lambda is 0 too where the majority label stays the best guess for every attribut
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -125,6 +125,7 @@ def _measured(y: Tensor, a: Tensor, groups: Groups, attribute: str = "") -> Asso
     known = groups.known(a)
     if not bool(known.any()):
         raise _hidden()
+    groups = replace(groups, mixed=False)  # of a domain, too, the labels are counted
     g = groups.encode(y[known], a[known])
     counts = torch.bincount(g, minlength=len(groups)).reshape(len(groups.labels), -1).cpu()
     return Association(

@@ -53,7 +53,10 @@ def normalise(attributions: Tensor, *, signed: bool = False, outliers: float = O
         )
     if not bool(attributions.isfinite().all()):
         raise BadInput("an attribution is not finite", do="Look whether the weights have diverged.")
-    size = attributions if signed else attributions.abs()
+    wide = (
+        attributions.float() if attributions.itemsize < 4 else attributions
+    )  # channels add up to more than half knows
+    size = wide if signed else wide.abs()
     size = (size.sum(dim=1) if size.dim() == 4 else size).abs()
     scale = _threshold(size.flatten(1), 1 - outliers).view(-1, *[1] * (size.dim() - 1))
     return torch.where(scale > 0, size / scale, 0).clamp(max=1)

@@ -61,6 +61,8 @@ def _confidence(probabilities: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Te
     # written so that NaN fails too; 0.01 leaves room for half precision
     if not bool(((p >= 0).all(dim=1) & ((p.sum(dim=1) - 1).abs() < 0.01)).all()):
         raise BadInput("the rows are no probabilities", expected="rows that sum to 1", do="Pass logits.softmax(dim=1).")
+    if bool(((y < 0) | (y >= p.shape[1])).any()):
+        raise BadInput("a label is out of range", expected=f"0 to {p.shape[1] - 1}")
     if not len(p):
         return p.new_zeros(0), torch.zeros(0, dtype=torch.bool, device=p.device)
     confidence, pred = p.max(dim=1)
@@ -72,7 +74,7 @@ def _error(confidence: Tensor, right: Tensor, bins: int) -> float:
     if n == 0:
         return math.nan
     # edges in the type of the confidence, so that 0.8 lies on the edge 0.8 in single precision too
-    edges = torch.linspace(0, 1, bins + 1, dtype=confidence.dtype, device=confidence.device)[1:-1]
+    edges = (torch.arange(1, bins, dtype=torch.float64, device=confidence.device) / bins).to(confidence.dtype)
     b = torch.bucketize(confidence, edges)
     # n_b / n * |acc_b - conf_b| is the difference of two sums, and an empty bin adds nothing
     difference = torch.bincount(b, weights=right.double() - confidence.double(), minlength=bins)

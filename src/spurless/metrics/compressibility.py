@@ -101,3 +101,5 @@ def _check(z: Tensor) -> None:
             expected="float, (N, d)",
             got=f"{z.dtype} of shape {tuple(z.shape)}",
         )
+    if not bool(z.isfinite().all()):
+        raise BadInput("a representation is not finite", do="Look whether the weights have diverged.")

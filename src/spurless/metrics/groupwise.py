@@ -13,9 +13,6 @@ from spurless.core.groups import Groups
 from spurless.core.records import GroupRow
 from spurless.metrics.intervals import wilson
 
-CHUNK = 1 << 16
-"""Examples whose group membership is laid out at once, so that memory does not grow with the split."""
-
 
 @dataclass(frozen=True, eq=False)
 class GroupTable:
@@ -193,7 +190,8 @@ class GroupTable:
     def _square(self) -> bool:
         # a crossed attribute has as many values as labels only by accident
         groups = self.groups
-        return len(groups.attributes) == len(groups.labels) and not groups.overlap and len(groups.sizes) < 2
+        paired = not groups.overlap and not groups.mixed and len(groups.sizes) < 2
+        return paired and len(groups.attributes) == len(groups.labels)
 
     def _mean_where(self, aligned: bool) -> float:
         if not self._square:
@@ -236,13 +234,8 @@ def group_table(pred: Tensor, y: Tensor, a: Tensor, groups: Groups) -> GroupTabl
             do="Pass predicted labels, such as logits.argmax(dim=1).",
         )
     right = pred.to(y.device) == y
-    count = torch.zeros(len(groups), dtype=torch.long, device=y.device)
-    correct = count.clone()
-    for start in range(0, len(y), CHUNK):
-        part = slice(start, start + CHUNK)
-        member = groups.membership(y[part], a[part].to(y.device))
-        count += member.sum(dim=0)
-        correct += (member & right[part, None]).sum(dim=0)
+    a = a.to(y.device)
+    count, correct = groups.count(y, a), groups.count(y[right], a[right])
     n_labels = len(groups.labels)
     class_correct, class_count = (torch.bincount(v, minlength=n_labels).cpu() for v in (y[right], y))
     return GroupTable(groups, correct.cpu(), count.cpu(), int(right.sum()), len(y), class_correct, class_count)

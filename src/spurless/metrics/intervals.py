@@ -73,7 +73,7 @@ def wilson(correct: Tensor | int, count: Tensor | int, level: float = 0.95) -> t
 
 
 def newcombe(one: tuple[int, int], two: tuple[int, int]) -> tuple[float, float]:
-    """Return the 95 % interval of the difference of two independent shares, each as hits and examples.
+    """Return the 95 % interval of the difference of two independent shares, each as hits and examples; NaN without any.
 
     Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17,
     1998, method 10: of Wilson's intervals of both.
@@ -83,6 +83,8 @@ def newcombe(one: tuple[int, int], two: tuple[int, int]) -> tuple[float, float]:
         >>> round(low, 4), round(high, 4)
         (0.0524, 0.3339)
     """
+    if not one[1] or not two[1]:
+        return math.nan, math.nan
     (low1, high1), (low2, high2) = (map(float, wilson(*side)) for side in (one, two))
     first, second = one[0] / one[1], two[0] / two[1]
     gap = first - second
@@ -167,7 +169,7 @@ def paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Paire
     """
     if len(a) != len(b) or not a:
         raise BadInput("two methods are compared over the same seeds", got=f"{len(a)} and {len(b)} values")
-    differences = [x - y for x, y in zip(a, b, strict=True)]
+    differences = [0.0 if math.isclose(x, y, rel_tol=1e-12) else x - y for x, y in zip(a, b, strict=True)]
     spread = over_seeds(differences, level)
     return Paired(
         spread.mean, spread.low, spread.high, _t_test(a, b, spread), _sign_flips(differences), len(differences)

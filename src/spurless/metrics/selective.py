@@ -199,7 +199,7 @@ def threshold_for(scores: Tensor, coverage: float) -> float:
     _check_scores(scores)
     if not len(scores):
         raise BadInput("there is no score to choose a threshold from", do="Use a validation split with examples.")
-    keep = max(1, math.floor(coverage * len(scores) + 0.5))
+    keep = max(1, math.floor(coverage * len(scores) + 0.5 + 1e-9))  # 0.7 * 45 is 31.5, less rounding
     threshold = scores.kthvalue(len(scores) - keep + 1).values
     above = scores[scores > threshold]
     over, under = int((scores >= threshold).sum()) - keep, keep - len(above)

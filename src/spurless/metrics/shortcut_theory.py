@@ -157,7 +157,10 @@ def weights_at(
             w = _runge_kutta(velocity, w, (time - now) / n)
         rows.append(w)
         now = time
-    return torch.stack(rows)
+    found = torch.stack(rows)
+    if not bool(found.isfinite().all()):
+        raise BadInput("the steps are too large for so fast a start", got=step, do="Pass a smaller step.")
+    return found
 
 
 def _runge_kutta(velocity: Callable[[Tensor], Tensor], w: Tensor, h: float) -> Tensor:

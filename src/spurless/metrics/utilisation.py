@@ -62,12 +62,14 @@ def utilisation(z: Tensor, y: Tensor, a: Tensor) -> Utilisation:
         ([0.0, 1.0], [1.0, 0.0])
 
     Raises:
-        BadInput: as of ``selectivity``; or each attribute occurs with one label alone.
+        BadInput: as of ``selectivity``; or each attribute occurs with one label alone, or the other way round.
     """
     spurious, core = selectivity(z, a, balance=y), selectivity(z, y, balance=a)
-    if len(torch.unique(torch.stack([y, a]), dim=1).T) == len(torch.unique(a)):
-        raise BadInput(
-            "each attribute occurs with one label alone, so that no neuron can be told to use either",
-            do="Pass examples that conflict too.",
-        )
+    pairs = len(torch.unique(torch.stack([y, a]), dim=1).T)
+    for one, other, given in (("attribute", "label", a), ("label", "attribute", y)):
+        if pairs == len(torch.unique(given)):
+            raise BadInput(
+                f"each {one} occurs with one {other} alone, so that no neuron can be told to use either",
+                do="Pass examples that conflict too.",
+            )
     return Utilisation(spurious.index, core.index, core.active)

@@ -228,7 +228,9 @@ def worst_of(record: Record) -> float | None:
 
 def size_of(record: Record) -> int:
     """Return the number of test examples: the dataset's own count, or else the sum of the groups."""
-    counts = record.data.get("counts")
+    sizes, counts = record.data.get("sizes"), record.data.get("counts")
+    if isinstance(sizes, dict) and isinstance(sizes.get("test"), int):
+        return int(sizes["test"])
     test = counts.get("test") if isinstance(counts, dict) else None
     if isinstance(test, int) and not isinstance(test, bool):
         return test
