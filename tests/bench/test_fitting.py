@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from spurless.bench.fitting import Protocol, evaluate_given, fit, fit_under, key_of
+from spurless.bench.fitting import Protocol, evaluate_given, fit, fit_under
+from spurless.bench.keys import key_of
 from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, UnknownName
 from spurless.core.progress import Progress
 from spurless.core.records import Record

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import spurless as sp
-from spurless.bench.fitting import Protocol, key_of
+from spurless.bench.fitting import Protocol
+from spurless.bench.keys import key_of
 from spurless.core.errors import BadInput, UnknownName
 from spurless.methods import make_method, method_named
 from spurless.methods.own import settings_of

@@ -16,6 +16,7 @@ from torch import nn
 
 from spurless.bench.abstaining import assess_abstaining
 from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned
+from spurless.bench.keys import content_of, key_under
 from spurless.bench.rules import check_fit, check_kinds, check_labels, score_of, set_criterion, used
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
 from spurless.core.errors import BadInput, SpurlessWarning
@@ -23,7 +24,6 @@ from spurless.core.options import configure
 from spurless.core.progress import Progress
 from spurless.core.provenance import digest
 from spurless.core.records import Record
-from spurless.core.seeds import Seeds
 from spurless.data.checks import check_splits
 from spurless.data.grouped import Splits
 from spurless.methods import Method, make_method
@@ -132,6 +132,7 @@ class Ready:
     run: Run
     key: str
     fingerprint: str
+    content: str
 
     @property
     def info(self) -> Info:
@@ -160,14 +161,15 @@ def prepare(
     model = deepcopy(wrap(model))
     check_fit(model, check_splits(data))
     fingerprint = fingerprint or data.fingerprint()
-    key = _key(protocol, method, _content(model, fingerprint), seed)
+    content = content_of(model, data, fingerprint)
+    key = key_under(protocol, method, content, seed)
     checkpoints = Checkpoints(protocol.folder / key, key) if protocol.folder is not None else None
     run = start(protocol.engine, seed, protocol.train, checkpoints)
     run.progress = protocol.progress
     set_criterion(run, criterion, data.val)
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
-    ready = Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint)
+    ready = Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint, content)
     check_before(method, model, ready.shown)
     return ready
 
@@ -191,8 +193,7 @@ def _starting_point(ready: Ready) -> tuple[Classifier, Classifier | None]:
     else:
         untrained = deepcopy(model)
         run.fresh = lambda: deepcopy(untrained)
-        content = _content(model, ready.fingerprint)
-        model = trained_by_erm(model, ready.data, run, digest(content, ready.protocol.select))
+        model = trained_by_erm(model, ready.data, run, digest(ready.content, ready.protocol.select))
     begun = deepcopy(model)
     set_criterion(run, ready.criterion, ready.data.val, begun)
     return model, begun
@@ -237,11 +238,6 @@ def finish(
     return Fitted(fitted, record, begun, run.explanation)
 
 
-def key_of(protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int) -> str:
-    """Return the key that the record of this run will have, without running it."""
-    return _key(protocol, method, _content(wrap(model), data.fingerprint()), seed)
-
-
 def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, engine: Engine | None = None) -> Record:
     """Evaluate a model that was trained elsewhere; the record carries ``name`` as its method."""
     classifier = wrap(model)
@@ -264,17 +260,6 @@ def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, 
         warnings=(*data.notes, *said),
         **circumstances(run.device),
     )
-
-
-def _content(model: Classifier, fingerprint: str) -> str:
-    return digest(fingerprint, *(tensor for _, tensor in sorted(model.state_dict().items())))
-
-
-def _key(protocol: Protocol, method: Method, content: str, seed: int) -> str:
-    settings: list[Any] = [asdict(protocol.train), protocol.select, protocol.engine.precision]
-    if protocol.coverages:
-        settings += [list(protocol.coverages), protocol.score]
-    return digest(content, [method.info.name, settings_of(method), *settings, Seeds(seed).seed])
 
 
 @contextmanager

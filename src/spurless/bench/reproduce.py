@@ -9,7 +9,8 @@ from pathlib import Path
 
 from spurless.bench.cell import planned
 from spurless.bench.claims.base import Claim, Verdict, judge
-from spurless.bench.fitting import Fitted, Protocol, fit_under, key_of
+from spurless.bench.fitting import Fitted, Protocol, fit_under
+from spurless.bench.keys import key_of
 from spurless.bench.signing import marked
 from spurless.bench.together import Request, fit_together
 from spurless.core.errors import BadInput

@@ -6,20 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from spurless.bench.cell import settings
 from spurless.bench.engines import ENGINES, Lost, Machines, Task, choose
 from spurless.bench.engines.base import VALIDATION, Runner, ask
-from spurless.bench.fitting import key_of
+from spurless.bench.keys import content_of, key_under
 from spurless.bench.signing import adopted, signed
 from spurless.bench.stopping import Stop, diverged, next_wave, reached, stops_of, validation_of, walked
 from spurless.core.errors import SpurlessError
 from spurless.core.progress import Progress
 from spurless.core.records import Record, append, read
 from spurless.core.reserve import reserved
-from spurless.data.grouped import Splits
 from spurless.metrics.intervals import Spread, over_seeds
 
 STUDIED = "activation_compressibility"
@@ -104,11 +102,8 @@ def run_tasks(  # noqa: PLR0913  all that sweeps and plans may say of their runs
 def keyed(alike: Sequence[Task], machines: Machines) -> list[Task]:
     """Give tasks of the same data and untrained model their keys; both are made and hashed once."""
     asked = ask(alike[0], machines)
-    mark = asked.data.fingerprint()
-    data = cast(Splits, SimpleNamespace(fingerprint=lambda: mark))  # all that a key needs of it
-    return [
-        replace(task, key=key_of(*settings(task.cell, machines.engine), asked.model, data, task.seed)) for task in alike
-    ]
+    content = content_of(asked.model, asked.data)
+    return [replace(task, key=key_under(*settings(task.cell, machines.engine), content, task.seed)) for task in alike]
 
 
 def recorded(out: Path | None, tasks: Sequence[Task], name: str) -> dict[str, Record]:

@@ -152,7 +152,8 @@ def fit(
       spurless fit masktune --preset digits --steps 200 --coverage 1,0.9,0.8
       spurless fit group-dro --data meta.csv --label y --mined runs/dcwp-…-mined.npz
     """
-    from spurless.bench.fitting import Protocol, fit_under, key_of
+    from spurless.bench.fitting import Protocol, fit_under
+    from spurless.bench.keys import key_of
     from spurless.bench.rules import score_of
     from spurless.methods import make_method
     from spurless.methods.base import declared

@@ -44,6 +44,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from spurless.core.errors import BadInput
+from spurless.core.identity import architecture
 from spurless.core.options import configure
 from spurless.core.provenance import digest, versions
 from spurless.data.grouped import Batch, Grouped, Splits
@@ -249,7 +250,15 @@ def _mined(model: Classifier, train: Grouped, run: Run, config: MiningConfig) ->
         return mine(model, train, run, config)
     of, weights = fingerprint(train), [tensor for _, tensor in sorted(model.state_dict().items())]
     unseen = "" if train.hidden is None else train.hidden.fingerprint()
-    settings = [repr(changes), unseen, asdict(config), run.precision, run.seeds.seed, versions()["torch"]]
+    settings = [
+        repr(changes),
+        architecture(model),
+        unseen,
+        asdict(config),
+        run.precision,
+        run.seeds.seed,
+        versions()["torch"],
+    ]
     now: list[Mined] = []
 
     def make() -> dict[str, Tensor]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from enum import Enum
-from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, SpurlessWarning, UnknownName
+from spurless.core.identity import described
 from spurless.core.places import cache_folder
 from spurless.core.progress import listening, teller
 from spurless.core.provenance import digest, versions
@@ -175,7 +173,7 @@ def weights_key(model: Classifier) -> str:
     """Return a hash of the backbone: its layers, parameters and buffers. The head has no part in it."""
     # not the state dict: buffers that are not saved with the weights decide the features all the same
     tensors = [*model.backbone.named_parameters(), *model.backbone.named_buffers()]
-    layers = re.sub(r" at 0x[0-9a-f]+", "", repr(model.backbone))
+    layers = re.sub(r" at 0x[0-9a-f]+", "", repr(model.backbone))  # not more: features of a few are compared anyway
     return digest(layers, *(part for name, tensor in tensors for part in (name, tensor)))
 
 
@@ -194,32 +192,6 @@ def inputs_key(split: Grouped) -> str | None:
     if isinstance(split.x, dict):
         return digest(*(part for key in sorted(split.x) for part in (key, split.x[key])), hidden, transform)
     return digest("streamed", split.x.fingerprint(), hidden, transform)
-
-
-def described(value: Any) -> Any:
-    """Return the type and the values of an object, and of those inside it, as JSON.
-
-    Raises:
-        TypeError: one of them is a function, or keeps its values where they cannot be seen.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Tensor):
-        return digest(value)
-    if isinstance(value, tuple | list):
-        return [described(part) for part in value]
-    if isinstance(value, set | frozenset):
-        return sorted(str(described(part)) for part in value)
-    if isinstance(value, Mapping):
-        return [[described(key), described(part)] for key, part in value.items()]
-    if isinstance(value, torch.dtype | torch.device | Enum | type):
-        return str(value)
-    if isinstance(value, _OPAQUE) or not hasattr(value, "__dict__"):
-        raise TypeError(f"{value!r} cannot be described")
-    return [f"{type(value).__module__}.{type(value).__qualname__}", described(vars(value))]
-
-
-_OPAQUE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial)
 
 
 def _as_they_are(model: Classifier, split: Grouped, dtype: torch.dtype) -> Tensor | None:
