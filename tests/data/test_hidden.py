@@ -10,7 +10,7 @@ from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped
-from spurless.data.hidden import Faded, Hidden
+from spurless.data.hidden import Faded, Hidden, joined
 from spurless.data.loader import Loader, in_order, shuffled
 
 GROUPS = Groups(("no", "yes"))
@@ -67,6 +67,16 @@ def test_masks_join_where_they_are_of_the_same_examples() -> None:
     assert torch.equal((Hidden.of(one) | Hidden.of(other)).masks(torch.arange(5)), one | other)
     with pytest.raises(BadInput, match="masks of other examples cannot be joined"):
         Hidden.of(one) | Hidden.of(masks(height=4))
+
+
+def test_what_is_faded_twice_is_fainter_than_either() -> None:
+    one, other = (Faded(torch.tensor([[heat]], dtype=torch.uint8)) for heat in ([0, 51, 102, 255], [102, 0, 102, 51]))
+    both = joined(one, other)
+    assert isinstance(both, Faded)
+    assert both.heat.flatten().tolist() == [102, 51, 163, 255]  # 1 - 0.6 * 0.6 is 0.64 of 255
+    with pytest.raises(BadInput, match="maps of other examples cannot be joined"):
+        one | Faded(torch.zeros(1, 2, 2, dtype=torch.uint8))
+    assert joined(None, one) is joined(Hidden.of(masks()), one) is one
 
 
 @pytest.mark.parametrize("kind", ["hidden", "faded"])

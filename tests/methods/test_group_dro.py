@@ -1,15 +1,19 @@
 """Group DRO against hand-computed steps and against what the theory promises."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from spurless.bench.fitting import fit
 from spurless.data.planted import PlantedConfig, planted
-from spurless.methods.group_dro import GroupDRO, group_means, reweigh
+from spurless.methods.group_dro import GroupDRO, GroupDROConfig, group_means, reweigh
 from spurless.models import build
-from spurless.train.run import Engine
+from spurless.train.config import TrainConfig
+from spurless.train.run import Engine, start
+
+CPU = Engine("cpu")
 
 
 def test_group_means_by_hand() -> None:
@@ -57,6 +61,17 @@ def test_the_adjustment_favours_the_small_groups() -> None:
         for c in (0.0, 1e3)
     )
     assert plain.record.metrics["conflicting"] < 0.95 < adjusted.record.metrics["conflicting"]  # type: ignore[operator]
+
+
+def test_a_group_without_examples_takes_no_weight_from_the_others() -> None:
+    data = planted(PlantedConfig(n_train=2000, n_val=100, n_test=2000))
+    three = replace(data, train=data.train.select((data.train.g != 1).nonzero().flatten()))
+    train = {"epochs": 5, "lr": 0.1, "batch_size": 200}
+    for c in (0.0, 5.0):
+        fitted = fit("group-dro", build("linear", data), three, train=train, engine=CPU, step_size=0.1, adjustment=c)
+        assert fitted.record.history[-1]["loss"] > 0.1  # it was 1e-45 with c = 5: all weight on a loss of 0
+    q = GroupDRO(GroupDROConfig()).job(build("linear", data), three, start(CPU, 0, TrainConfig())).stage.memory["q"]
+    assert q.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
 
 
 def test_the_presets_are_those_of_the_scripts() -> None:

@@ -1,7 +1,9 @@
 """MaskTune: thresholds by hand, the paper's propositions, and what it does to a model that looks at a square."""
 
 import warnings
-from typing import Any
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from spurless.core.seeds import Seeds
 from spurless.data import load
 from spurless.data.grouped import Splits
 from spurless.data.hidden import Faded, Hidden
+from spurless.data.loader import Loader, in_order
 from spurless.methods import make_method
 from spurless.methods.masktune import MaskTune, MaskTuneConfig, _rate, hot, masked
 from spurless.models import Classifier, build
@@ -124,6 +127,44 @@ def test_iterations_add_up_and_stop_when_nothing_can_be_fitted(digits: Splits, t
         stopped = fit("masktune", trained, digits, iterations=3, fitted=1.01, train=TRAIN, engine=CPU)
     once = fit("masktune", trained, digits, iterations=1, train=TRAIN, engine=CPU)
     assert all(map(torch.equal, stopped.model.state_dict().values(), once.model.state_dict().values()))
+
+
+def test_soft_masks_add_up_too(digits: Splits, trained: Classifier) -> None:
+    def fading(iterations: int) -> Tensor:
+        run, found = start(Engine("cpu"), 0, TrainConfig(epochs=1)), list[Tensor]()
+        method = MaskTune(MaskTuneConfig(threshold="soft", iterations=iterations, fitted=0.0))
+        tune = method._tune
+
+        def seen(model: Classifier, train: Any, *rest: Any) -> None:
+            found.append(train.hidden.heat)
+            tune(model, train, *rest)
+
+        method._tune = seen  # type: ignore[method-assign,assignment]
+        method.fit(deepcopy(trained), digits, run)
+        return found[-1]
+
+    assert bool((fading(2) >= fading(1)).all())
+
+
+def test_maps_of_resized_images_are_brought_back_to_the_raw_ones(digits: Splits, trained: Classifier) -> None:
+    some = digits.train.select(torch.arange(20))
+    assert isinstance(some.x, Tensor)
+    side = some.x.shape[-1]
+
+    def smaller(x: Tensor) -> Tensor:
+        return torch.nn.functional.interpolate(x.float() / 255, size=(side, side))
+
+    train = replace(some, x=torch.nn.functional.interpolate(some.x, scale_factor=2.0), transform=smaller)
+    kinds: tuple[tuple[Literal["soft", "sigma"], type], ...] = (("soft", Faded), ("sigma", Hidden))
+    for threshold, kind in kinds:
+        hidden = masked(trained, train, MaskTuneConfig(threshold=threshold), start(Engine("cpu"), 0, TrainConfig()))
+        assert isinstance(hidden, kind)
+        shown = replace(train, hidden=hidden).select(torch.arange(4))
+        (batch,) = Loader(shown, in_order(4), 4).batches()
+        assert isinstance(batch.x, Tensor)
+        assert batch.x.shape[-1] == side
+        frame = hidden.heat.shape[1:] if isinstance(hidden, Faded) else hidden.shape
+        assert tuple(frame) == (2 * side, 2 * side)
 
 
 def test_texts_are_masked_by_their_tokens() -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -192,6 +192,17 @@ def test_the_settings_are_the_runs_with_a_steady_rate() -> None:
     slow, _ = walked(PruningConfig(epochs=3, keep="last", lr=1e-6))
     assert torch.equal(first.head.weight, same.head.weight)  # type: ignore[arg-type]
     assert torch.allclose(slow.head.bias, a_net().head.bias, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_where_it_is_the_whole_training_it_follows_the_users_schedule() -> None:
+    def head(**options: Any) -> torch.Tensor:
+        model, _ = walked(PruningConfig(epochs=3, keep="last", overfitted=False), run=a_run(**options))
+        return cast(torch.Tensor, model.head.weight)
+
+    plain = head()
+    assert torch.equal(plain, head(stop_loss=99.0))  # the last pruning is to come
+    for options in ({"schedule": "cosine"}, {"l1": 0.1}, {"asam": 0.5}):
+        assert not torch.equal(plain, head(**options)), options
 
 
 def test_the_epoch_that_validation_likes_best_is_kept_with_its_sparsity() -> None:

@@ -107,6 +107,13 @@ class Faded:
     def __len__(self) -> int:
         return len(self.heat)
 
+    def __or__(self, other: Faded) -> Faded:
+        """Fade what is faded once more."""
+        if self.heat.shape != other.heat.shape:
+            raise BadInput("maps of other examples cannot be joined", expected=self.heat.shape, got=other.heat.shape)
+        left = (255 - self.heat.int()) * (255 - other.heat.to(self.heat.device).int())
+        return replace(self, heat=(255 - (left / 255).round()).to(torch.uint8))
+
     @property
     def share(self) -> float:
         """The share of the images that is taken away."""
@@ -132,3 +139,10 @@ class Faded:
     def fingerprint(self) -> str:
         """Return a content hash."""
         return digest("faded", self.heat, list(self.value))
+
+
+def joined(old: Hidden | Faded | None, new: Hidden | Faded) -> Hidden | Faded:
+    """Return what hides all that either hides; what is of another kind than the new is left."""
+    if isinstance(old, Hidden) and isinstance(new, Hidden):
+        return old | new
+    return old | new if isinstance(old, Faded) and isinstance(new, Faded) else new

@@ -7,7 +7,8 @@ ICLR 2020, arXiv:1911.08731, Algorithm 1.
 
 Deviations:
     * Algorithm 1 draws one group per step; like the authors' code we use every group of the batch.
-    * A group absent from a batch counts as loss 0, so its weight moves only by renormalisation.
+    * A group absent from a batch counts as loss 0, so its weight moves only by renormalisation and, with an adjustment,
+      by that. A group absent from train has weight 0 throughout.
     * The authors' default adjustment C (added as C / sqrt(n_g)) is 0, as here; other values are an option.
 """
 
@@ -70,8 +71,9 @@ class GroupDRO:
         """Return the one stage there is."""
         train, n = data.train, len(data.groups)
         g = train.g.to(run.device)
-        margin = (self.config.adjustment / train.counts.clamp(min=1).sqrt()).to(run.device)
-        q = torch.full((n,), 1.0 / n, device=run.device)
+        there = train.counts > 0  # a group without examples has no loss to chase, and no weight that could grow
+        margin = (there * self.config.adjustment / train.counts.clamp(min=1).sqrt()).to(run.device)
+        q = (there / there.sum()).to(run.device)
 
         def objective(model: nn.Module, batch: Batch) -> Tensor:
             losses = cross_entropy(model(batch.x), batch.y, reduction="none")

@@ -33,10 +33,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Grouped, Splits
-from spurless.data.hidden import Faded, Hidden
+from spurless.data.hidden import Faded, Hidden, joined
 from spurless.data.loader import shuffled
 from spurless.explain import maps
 from spurless.methods.base import Info
@@ -111,8 +112,7 @@ class MaskTune:
             seen = train if self.config.accumulate else data.train
             with run.timed("masks"):
                 hidden = masked(model, seen, self.config, run)
-            if isinstance(hidden, Hidden) and isinstance(seen.hidden, Hidden):
-                hidden = seen.hidden | hidden
+            hidden = joined(seen.hidden, hidden)
             train, before = replace(data.train, hidden=hidden), deepcopy(model)
             self._tune(model, train, run, number)
             if number > 1 and evaluate(model, train, run.device, run.workers).average < self.config.fitted:
@@ -143,8 +143,11 @@ def masked(model: Classifier, train: Grouped, config: MaskTuneConfig, run: Run) 
     """Return what of each example was too hot, by the model's own heat maps."""
     value = _value(train, config)
 
+    frame = _frame(train)
+
     def heat() -> Iterator[Tensor]:
-        return maps(model, train, how=config.explainer, layer=config.layer, device=run.device)
+        for part in maps(model, train, how=config.explainer, layer=config.layer, device=run.device):
+            yield _in_frame(part, frame)
 
     if config.threshold == "soft":
         return Faded(torch.cat([(255 * part).round().to(torch.uint8).cpu() for part in heat()]), value)
@@ -175,6 +178,19 @@ def hot(heat: Tensor, config: MaskTuneConfig, level: float | None = None) -> Ten
     mean = (flat * positive).sum(dim=1, keepdim=True) / count
     deviation = (((flat - mean) * positive).square().sum(dim=1, keepdim=True) / count).sqrt()
     return (flat > (mean + config.k * deviation).clamp(min=torch.finfo(flat.dtype).tiny)).view_as(heat)
+
+
+def _frame(train: Grouped) -> tuple[int, ...] | None:
+    """Return height and width of the raw images, which a transform may change; None of anything else."""
+    raw = replace(train.select(torch.arange(1)), transform=None, hidden=None).example()
+    return tuple(raw.shape[2:]) if isinstance(raw, Tensor) and raw.dim() == 4 else None
+
+
+def _in_frame(heat: Tensor, frame: tuple[int, ...] | None) -> Tensor:
+    """Return maps in the frame of the raw images, by the nearest pixel, as the authors' code does."""
+    if frame is None or heat.dim() != 3 or tuple(heat.shape[1:]) == frame:
+        return heat
+    return interpolate(heat[:, None], size=frame, mode="nearest-exact")[:, 0]
 
 
 def _dataset_mean(heat: Iterator[Tensor]) -> float:

@@ -121,6 +121,9 @@ def prune_and_train(model: Classifier, data: Splits, run: Run, config: PruningCo
     loader = run.loader(data.train, shuffled(len(data.train), run.seeds.child("prune")))
     pruner = _Pruner(model, loader, run, config, score)
     changes = {} if config.lr is None else {"lr": config.lr}
+    if not config.overfitted:  # it is the whole training, so that the rate may fall and all else is as the user says
+        plain = ("schedule", "warmup_steps", "l1", "asam")
+        changes |= {name: getattr(run.train, name) for name in plain}
     settings = steady(run.train, epochs=config.epochs, steps=None, **changes)
     aside = replace(run, history=[], score=_criterion(data, run, config))
     minimise(model, loader, pruner, aside, Stage("prune", settings, pruner.memory))

@@ -33,8 +33,7 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput
 
-ROUNDING = 1e-12
-"""Bits that are none: entropies of independent variables differ by this much."""
+ROUNDING = 1e-12  # bits that are none: entropies of independent variables differ by this much
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +167,7 @@ class Information:
     @property
     def mutual(self) -> float:
         """I(y, z)."""
-        found = self.label - self.left
-        return found if found > ROUNDING else 0.0
+        return found if (found := self.label - self.left) > ROUNDING else 0.0
 
     @property
     def ratio(self) -> float:
@@ -245,8 +243,7 @@ def biased_sample(y: Tensor, spurious: Tensor, agreement: float, generator: torc
         raise BadInput(
             "the data agree more than a biased sample shall", expected=f"at least {share:.3g}", got=agreement
         )
-    keep = share * (1 - agreement) / (agreement * (1 - share))
-    return agree | (torch.rand(len(y), generator=generator) < keep)
+    return agree | (torch.rand(len(y), generator=generator) < share * (1 - agreement) / (agreement * (1 - share)))
 
 
 def flip_rate(noise: float) -> float:
@@ -266,8 +263,7 @@ def left_by_noise(noise: float) -> float:
 
     .. math:: E \, H_2(\Phi(u / s)), \qquad u = r \cdot z / \lVert r \rVert \sim N(0, 1),
 
-    by a sum over a fine grid of :math:`u / s`, which ends where either factor is nothing. 0 without noise, where the
-    proposition is an equality.
+    by a sum over a fine grid of :math:`u / s`. 0 without noise, where the proposition is an equality.
 
     Example:
         >>> [round(left_by_noise(noise), 3) for noise in (0.0, 0.1, 1.0)]
