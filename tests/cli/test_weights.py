@@ -1,5 +1,6 @@
 """Weights at the door: a file is opened as the model that it says, and with what that model learnt beside it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ import torch
 
 import spurless as sp
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import check_weights, open_model, refuse_selector, with_tokenizer
-from spurless.core.errors import BadInput
+from spurless.cli.weights import check_weights, open_model, refuse_selector, seed_of, with_tokenizer
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.planted import PlantedConfig, planted
 from spurless.methods.deep_gamblers import attach_reservation
 from spurless.methods.disent import disentangled
@@ -31,6 +32,30 @@ def test_the_file_says_which_model_it_belongs_to(tmp_path: Path) -> None:
     x = torch.randn(4, 2)
     assert opened.name == "mlp"
     assert torch.equal(opened.eval()(x), model.eval()(x))
+
+
+def test_the_seed_of_the_data_is_that_of_the_weights_unless_the_user_says_another(tmp_path: Path) -> None:
+    path, model = tmp_path / "mine.safetensors", sp.build("mlp", DATA, width=5)
+    sp.save_weights(path, model, seed=3)
+    assert seed_of(path, None) == 3
+    assert seed_of(path, 3) == 3
+    with pytest.warns(SpurlessWarning, match=r"was trained with --seed 3: .* examples that it was trained on"):
+        assert seed_of(path, 1) == 1
+    assert seed_of(saved(path, model), None) == 0
+    assert seed_of(tmp_path, 2) == 2  # a folder says nothing
+
+
+def test_data_are_cut_as_they_were_for_training(here: Path, cli: Callable[..., Any]) -> None:
+    x = torch.randn(90, generator=torch.Generator().manual_seed(0)).tolist()
+    table = here / "noise.csv"
+    table.write_text("a,b,y\n" + "".join(f"{v:.6f},{v * v:.6f},{n % 2}\n" for n, v in enumerate(x)))
+    said = ["--data", str(table), "--label", "y", "--json"]
+    run = ["fit", "erm", *said, "--model", "mlp", "--seed", "1", "--epochs", "3", "--out", str(here / "runs")]
+    fitted = json.loads(cli(*run).out)
+    weights = next(str(path) for path in (here / "runs").glob("erm*.safetensors"))
+    again = json.loads(cli("eval", weights, *said).out)
+    assert again["data"]["fingerprint"] == fitted["data"]["fingerprint"]
+    assert again["metrics"]["average"] == fitted["metrics"]["average"]
 
 
 def test_a_model_that_was_said_wins_over_the_one_in_the_file(tmp_path: Path) -> None:

@@ -75,14 +75,17 @@ def test_few_suspects_of_each_label_are_one_group_and_too_few_are_none() -> None
     assert Judge(split(Y, A), torch.zeros(20, dtype=torch.bool)).of(pred).inferred is None
 
 
-def test_a_group_of_four_has_no_accuracy() -> None:
+def test_a_group_of_four_has_no_accuracy_and_no_other_speaks_for_it() -> None:
     a = torch.tensor([0] * 4 + [1] * 6 + [0] * 10)
     pred = Y.clone()
     pred[0] = 1  # in the group of four
-    pred[4] = 1
+    score = Judge(split(Y, a), torch.zeros(20, dtype=torch.bool)).of(pred)
+    assert score.worst_group is None  # all others are right, and the worst class is not
+    assert next(iter(score.aims)) == "the worst class"
+    a[4] = 0  # of five
     worst = Judge(split(Y, a), torch.zeros(20, dtype=torch.bool)).of(pred).worst_group
     assert worst is not None
-    assert (worst.of, worst.count) == ("no, right", 6)
+    assert (worst.of, worst.count, worst.value) == ("no, left", 5, 0.8)
 
 
 def test_small_groups_are_one_together() -> None:

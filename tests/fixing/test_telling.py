@@ -81,6 +81,13 @@ def test_nothing_found_is_said_to_be_nothing_done() -> None:
 def test_several_say_how_they_are_ranked() -> None:
     tried = [attempt("taken", NEW), attempt("no better", OLD, "dfr")]
     assert any("of the worst class of" in line for line in tell(FOUND, tried, (OLD, NEW), HELD, 0))
+    known = (score(0.9, 0.2, 0.1), score(0.88, 0.6, 0.5))
+    assert "The best of them is the one with the best worst true group of the judging examples." in tell(
+        FOUND, tried, known, HELD, 0
+    )
+    assert tell(FOUND, tried, known, HELD, 0, blind=True)[-2].endswith(
+        "no attributes. The worst true group stands beside it."
+    )
 
 
 def test_a_named_word_is_said_once_and_never_called_true() -> None:
@@ -90,7 +97,6 @@ def test_a_named_word_is_said_once_and_never_called_true() -> None:
     both = (score(0.9, 0.2, 0.1), score(0.88, 0.6, 0.5))
     said = tell(FOUND, [attempt("taken", both[1]), attempt("no better", both[0])], both, named, 0.02)
     assert said[0] == "Repaired by AFR: the worst group rises from 10.0 % to 50.0 %."
-    assert said[-1].endswith(
-        "no attributes. The worst group by a negation stands beside it."
-    )  # its note is in held.said
+    # its note is in held.said
+    assert said[-1] == "The best of them is the one with the best worst group by a negation of the judging examples."
     assert "true group" not in " ".join(said)

@@ -25,12 +25,12 @@ from spurless.cli.flags import (
     ModelOfWeights,
     ModelOption,
     Quiet,
-    Seed,
+    SeedOfWeights,
     SkipBad,
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import check_weights, open_model, with_tokenizer
+from spurless.cli.weights import check_weights, open_model, seed_of, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.options import pairs
 
@@ -93,7 +93,7 @@ def audit(
         float,
         typer.Option(help="How often a question may flag a model that leans on nothing.", rich_help_panel=QUESTIONS),
     ] = 0.05,
-    seed: Seed = 0,
+    seed: SeedOfWeights = None,
     device: Device = "auto",
     workers: Workers = 0,
     out: Annotated[Path, typer.Option(help="Page to write.", metavar="HTML", rich_help_panel=OUTPUT)] = Path(
@@ -126,6 +126,7 @@ def audit(
     if part not in PARTS:
         raise UnknownName("split", part, PARTS)
     check_weights(weights)
+    seed = seed_of(weights, seed)
     check_places(weights, [out, *([export] if export is not None else [])], "--out, --export")
     beside = out.with_suffix(".json")
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)

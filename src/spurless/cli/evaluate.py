@@ -28,13 +28,13 @@ from spurless.cli.flags import (
     ModelOfWeights,
     ModelOption,
     Score,
-    Seed,
+    SeedOfWeights,
     SkipBad,
     Workers,
     shares,
 )
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import check_weights, open_model, with_tokenizer
+from spurless.cli.weights import check_weights, open_model, seed_of, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.files import check_writable, replace_file
 from spurless.core.options import pairs
@@ -79,7 +79,7 @@ def evaluate(
             rich_help_panel=ABSTAINING,
         ),
     ] = None,
-    seed: Seed = 0,
+    seed: SeedOfWeights = None,
     device: Device = "auto",
     workers: Workers = 0,
     name: Annotated[str, typer.Option(help="What to call this model in the record.", rich_help_panel=OUTPUT)] = "given",
@@ -113,6 +113,7 @@ def evaluate(
     from spurless.train.run import Engine
 
     check_weights(weights)
+    seed = seed_of(weights, seed)
     coverages = shares(coverage)
     if (start is not None or score != "auto") and not coverages and predictions is None:
         raise BadInput("--score and --start say how to abstain", do="Pass --coverage 1,0.9,0.8 too.")

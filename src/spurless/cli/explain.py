@@ -25,13 +25,13 @@ from spurless.cli.flags import (
     ModelOfWeights,
     ModelOption,
     Quiet,
-    Seed,
+    SeedOfWeights,
     SkipBad,
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.subnetworks import subnetwork_of
-from spurless.cli.weights import check_weights, open_model, with_tokenizer
+from spurless.cli.weights import check_weights, open_model, seed_of, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.files import check_writable
 from spurless.core.options import pairs
@@ -136,7 +136,7 @@ def explain(
     skip_bad: SkipBad = False,
     model: ModelOfWeights = None,
     model_option: ModelOption = [],
-    seed: Seed = 0,
+    seed: SeedOfWeights = None,
     device: Device = "auto",
     workers: Workers = 0,
     out: Annotated[Path, typer.Option(help="Page to write.", metavar="FILE", rich_help_panel=OUTPUT)] = Path(
@@ -165,6 +165,7 @@ def explain(
     _check_words(how, part)
     _check_subnetwork(subnetwork, before, records)
     check_weights(weights)
+    seed = seed_of(weights, seed)
     check_writable(out.parent)
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(

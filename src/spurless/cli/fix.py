@@ -30,12 +30,12 @@ from spurless.cli.flags import (
     ModelOption,
     Precision,
     Quiet,
-    Seed,
+    SeedOfWeights,
     SkipBad,
     Workers,
 )
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import check_weights, open_model, refuse_selector, with_tokenizer
+from spurless.cli.weights import check_weights, open_model, refuse_selector, seed_of, with_tokenizer
 from spurless.core.errors import BadInput
 from spurless.core.options import pairs
 from spurless.core.records import append
@@ -107,7 +107,7 @@ def fix(
             rich_help_panel=TRAINING,
         ),
     ] = [],
-    seed: Seed = 0,
+    seed: SeedOfWeights = None,
     device: Device = "auto",
     precision: Precision = "auto",
     workers: Workers = 0,
@@ -150,6 +150,7 @@ def fix(
     from spurless.train.run import Engine
 
     check_weights(weights)
+    seed = seed_of(weights, seed)
     refuse_selector(weights)
     if onnx is not None:
         check_onnx()
@@ -177,7 +178,7 @@ def fix(
     written = [f"page in {write_fix(out, done).resolve()}"]
     written.append(f"the same for machines in {write_fix_json(out.with_suffix('.json'), done)}")
     if done.fixed:
-        save_weights(save, done.model)
+        save_weights(save, done.model, seed=seed)
         written.append(f"weights in {save}")
         if onnx is not None:
             written.append(f"ONNX in {write_onnx(onnx, done.model, splits.train.example())}")

@@ -160,6 +160,12 @@ Score = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of data, weights and training; not negative.", min=0)]
+SeedOfWeights = Annotated[
+    int | None,
+    typer.Option(
+        help="Seed of data that are drawn or cut by it; that of the weights, where they say it, else 0.", min=0
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)]
 Devices = Annotated[int, typer.Option(help="Train one model on so many devices.", min=1, rich_help_panel=MACHINE)]
 Strategy = Annotated[str, typer.Option(help="How several devices work together, such as ddp.", rich_help_panel=MACHINE)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spurless.cli.sources import Columns, build_model
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 
 if TYPE_CHECKING:
     from spurless.data.grouped import Splits
@@ -29,6 +30,26 @@ def check_weights(weights: Path) -> None:
             where=weights,
             expected="a .safetensors file, or a text classifier with its config.json, as save_pretrained writes it",
         )
+
+
+def seed_of(weights: Path, seed: int | None) -> int:
+    """Return the seed of the data: what the user says, else that of the run that made the weights, else 0.
+
+    Data that are cut or drawn by a seed have other test examples with another one.
+    """
+    from spurless.models.weights import weights_info
+
+    known = None if weights.is_dir() else weights_info(weights).get("seed")
+    if not isinstance(known, int):
+        return seed or 0
+    if seed is not None and seed != known:
+        warnings.warn(
+            f"{weights} was trained with --seed {known}: where the seed decides how data are cut, examples that it was "
+            f"trained on are now among those of val and test.",
+            SpurlessWarning,
+            stacklevel=2,
+        )
+    return known if seed is None else seed
 
 
 def with_tokenizer(

@@ -122,13 +122,13 @@ def fix(  # noqa: PLR0913 - a public door
     kept = (shop.score, shop.score if taken is None or taken.score is None else taken.score)
     return Fixed(
         fixed=new is not None,
-        said=tell(found, tried, kept, held, tolerance),
+        said=tell(found, tried, kept, held, tolerance, blind=wish.several),
         before=before,
         after=before if taken is None or taken.record is None else taken.record,
         judged=kept,
         audit_before=found,
         audit_after=after,
-        tried=ranked(tried),
+        tried=ranked(tried, blind=wish.several),
         tolerance=tolerance,
         named=None if held.named is None else held.named.word,
         model=old if new is None else new,

@@ -14,7 +14,7 @@ from spurless.core.records import Record
 from spurless.core.repairs import ROUNDING, Attempt, Choice, Fate, Score
 from spurless.data.grouped import Splits
 from spurless.fixing.holding import Held
-from spurless.fixing.ranking import Judge
+from spurless.fixing.ranking import Judge, worth
 from spurless.methods import make_method, method_named
 from spurless.models.classifier import Classifier
 from spurless.train.run import Run
@@ -59,7 +59,7 @@ class Workshop:
         for choice in choices:
             attempt, model = self._attempt(choice, strict=strict)
             tried.append(attempt)
-            if attempt.fate == "passed over" and (best < 0 or _worth(attempt, blind) > _worth(tried[best], blind)):
+            if attempt.fate == "passed over" and (best < 0 or worth(attempt, blind) > worth(tried[best], blind)):
                 best, kept = len(tried) - 1, model
         if best >= 0:
             run = sum(attempt.fate != "failed" for attempt in tried)
@@ -111,14 +111,6 @@ def _taken(attempt: Attempt, why: str = "") -> Attempt:
     choice = attempt.choice
     summary = method_named(choice.method).info.summary
     return replace(attempt, fate="taken", choice=replace(choice, why=f"{why}: {summary}.") if why else choice)
-
-
-def _worth(attempt: Attempt, blind: bool) -> tuple[float, float]:
-    score = attempt.score
-    if score is None:
-        return -1.0, -1.0
-    aim = score.criterion.value if blind else next(iter(score.aims.values()))
-    return aim, score.average.value
 
 
 def _named(progress: Progress | None, name: str) -> Progress | None:

@@ -13,7 +13,7 @@ nowhere else: the inferred group may let a repair in, but ranks nothing.
 Selection must not use the test split, or the number reported there would be that of the luckiest model; nor group
 labels, or a method would only win where they exist. Where they do, the accuracy of the worst true group stands beside
 the criterion, as the oracle. A group of fewer than ``LEAST`` examples has no accuracy worth the name; beside larger
-ones such groups are one together, since it is they who break the shortcut.
+ones such groups are one together, since it is they who break the shortcut; too few for that, and no group is judged.
 
 Yang, Zhang, Katabi and Ghassemi, "Change is Hard: A Closer Look at Subpopulation Shift", ICML 2023, arXiv:2302.12254.
 """
@@ -74,14 +74,18 @@ def judge_by(model: Classifier, split: Grouped, run: Run) -> Judge:
     return found
 
 
-def ranked(tried: list[Attempt]) -> tuple[Attempt, ...]:
-    """Return attempts by the criterion, the best first, a tie by the average; what failed last."""
+def ranked(tried: list[Attempt], *, blind: bool = True) -> tuple[Attempt, ...]:
+    """Return attempts by what they are worth, the best first; what failed last."""
+    return tuple(sorted(tried, key=lambda attempt: worth(attempt, blind), reverse=True))
 
-    def rank(attempt: Attempt) -> tuple[float, float]:
-        score = attempt.score
-        return (-score.criterion.value, -score.average.value) if score is not None else (1.0, 1.0)
 
-    return tuple(sorted(tried, key=rank))
+def worth(attempt: Attempt, blind: bool) -> tuple[float, float]:
+    """Return the criterion, which looks at no attribute, or else what a repair has to raise; then the average."""
+    score = attempt.score
+    if score is None:
+        return -1.0, -1.0
+    aim = score.criterion.value if blind else next(iter(score.aims.values()))
+    return aim, score.average.value
 
 
 def _inferred(table: GroupTable) -> Measure | None:
@@ -94,10 +98,14 @@ def _inferred(table: GroupTable) -> Measure | None:
 
 
 def _worst(table: GroupTable) -> Measure | None:
-    """Return the worst group that is large enough, if there is one; beside it, those that are not count as one."""
-    if not bool((table.count >= LEAST).any()):
-        return None
+    """Return the worst group that is large enough, if there is one; beside it, those that are not count as one.
+
+    None where they are too few even together: a worst group that leaves somebody out says less than the worst class.
+    """
     small = (table.count > 0) & (table.count < LEAST)
+    rest = int(table.count[small].sum())
+    if not bool((table.count >= LEAST).any()) or 0 < rest < LEAST:
+        return None
     parts = (table.correct, table.count)
     correct, count = (torch.cat([part, torch.where(small, part, 0).sum()[None]]) for part in parts)
     return _lowest(correct, count, (*table.groups.names, f"{int(small.sum())} small groups"), LEAST)

@@ -24,9 +24,15 @@ LABEL = (
 
 
 def tell(
-    found: Audit, tried: Sequence[Attempt], judged: tuple[Score, Score], held: Held, tolerance: float
+    found: Audit,
+    tried: Sequence[Attempt],
+    judged: tuple[Score, Score],
+    held: Held,
+    tolerance: float,
+    *,
+    blind: bool = False,
 ) -> tuple[str, ...]:
-    """Return what happened, the outcome first."""
+    """Return what happened, the outcome first; ``blind``: the best was chosen without attributes."""
     verdict = f"Before: {opinion(found).headline}"
     if not tried:
         return (f"The old model is kept. {NOTHING}", verdict, "Name a method to run it all the same.")
@@ -48,7 +54,7 @@ def tell(
         verdict,
         shown.choice.why,
         held.said,
-        *_ranked_by(tried, judged[0], held),
+        *_ranked_by(tried, judged[0], held, blind=blind),
         *warned,
     )
 
@@ -89,10 +95,12 @@ def _kept(tried: Sequence[Attempt], before: Score, tolerance: float) -> str:
     return f"The old model is kept: {spelt(only)} does not help. {MORE}"
 
 
-def _ranked_by(tried: Sequence[Attempt], before: Score, held: Held) -> tuple[str, ...]:
+def _ranked_by(tried: Sequence[Attempt], before: Score, held: Held, *, blind: bool) -> tuple[str, ...]:
     if len(tried) < 2:
         return ()
     kind = "worst true group" if held.named is None else f"worst group by {held.named.word}"
+    if before.worst_group is not None and not blind:
+        return (f"The best of them is the one with the best {kind} of the judging examples.",)
     beside = f" The {kind} stands beside it." if before.worst_group is not None else ""
     return (f"Methods are ranked by the accuracy of the worst class of the judging examples: no attributes.{beside}",)
 

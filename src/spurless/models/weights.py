@@ -20,10 +20,15 @@ from spurless.models.masks import is_pruned, make_permanent
 BATCHES = ".num_batches_tracked"
 
 
-def save_weights(path: Path | str, model: Classifier) -> None:
+def save_weights(path: Path | str, model: Classifier, *, seed: int | None = None) -> None:
     """Write a model's weights, replacing the file in one step; pruned weights are written as zeros.
 
     The header says what :func:`weights_info` returns.
+
+    Args:
+        path: the file.
+        model: whose weights.
+        seed: of the run that made them, by which data may have been cut.
 
     Raises:
         BadInput: the place cannot be written.
@@ -40,6 +45,7 @@ def save_weights(path: Path | str, model: Classifier) -> None:
         "n_classes": model.n_classes if isinstance(model.head, nn.Linear) else None,
         "head_path": model.head_path,
         "trained": model.trained,
+        **({} if seed is None else {"seed": seed}),
     }
     header = {"format": "pt", "spurless": json.dumps(info, default=str)}
 
@@ -84,7 +90,7 @@ def load_weights(path: Path | str, model: Classifier) -> None:
 
 
 def weights_info(path: Path | str) -> dict[str, Any]:
-    """Return what a file says of its model: name, options, n_classes, head_path, trained; nothing for a foreign one.
+    """Return what a file says of its model: name, options, n_classes, head_path, trained, seed if known.
 
     Raises:
         BadInput: the file is missing, is a pickle, or is no safetensors file.
