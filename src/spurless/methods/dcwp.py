@@ -19,7 +19,9 @@ Algorithm 1. Four stages:
 :math:`\eta \lambda_1 / (\lambda_1 + 10^{-8})` in every step, so that from 1.5 it is pruned after 301 steps with
 :math:`\lambda_1 = 10^{-8}` and after 1,651 with :math:`10^{-9}`.
 
-The authors' code and the paper differ; a field has both, and the code is the default, as it made the paper's tables:
+The authors' code and the paper differ; a field has both, and the code is the default: on Colored MNIST with 0.5, 1, 2
+and 5 % conflicting it has 93.9, 96.7, 97.7 and 98.2 % right, the paper as written 81.2, 95.5, 97.0 and 98.1 (claims
+``dcwp/colored-mnist-*``):
 
 * ``weighting``: ``oversample``, or equation 14 on uniform batches, :math:`\lambda_{up} / |S_{bc}|` for the mined and
   :math:`1 / |S_{ba}|` for the others: so that they make up :math:`\lambda_{up}` parts of :math:`\lambda_{up} + 1`.

@@ -22,7 +22,8 @@ Deviations:
       the tuning of its epoch.
     * A label without mistakes, or without hits, is skipped, with a warning; where no label has a score, what was
       suppressed stays so. Every feature biased at the start is an error, nearly every one a warning; later it ends.
-    * Every epoch is a call of the loop of its own: momentum and Adam's moments start anew with it.
+    * Every epoch is a call of the loop of its own: momentum and Adam's moments start anew with it. Its batches are
+      balanced by drawing each class as often, not by cutting every batch into equal parts.
     * The paper keeps the epoch of the highest SFit (``keep="sfit"``, preset ``waterbirds-paper``). By it and by the
       worst class, the worst group has 46.2 and 57.9 % on features of Waterbirds, 36.2 and 42.5 of CelebA, 18.8 and 38.8
       fine-tuned there (5 seeds, benchmarks/last_layer.py): test numbers, which are why the default is what it is.
