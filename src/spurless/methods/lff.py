@@ -38,7 +38,7 @@ from spurless.models.classifier import Classifier, Input
 from spurless.train.loop import minimise
 from spurless.train.losses import generalised_cross_entropy
 from spurless.train.run import Run
-from spurless.train.step import Stage
+from spurless.train.step import Stage, check_trainable
 
 
 def check_biased(who: str, q: float, decay: float) -> None:
@@ -105,6 +105,7 @@ class Pair(nn.Module):
 
     def __init__(self, debiased: Classifier, biased: Classifier) -> None:
         super().__init__()
+        check_trainable(debiased)  # the other learns anyway, and the loop would not notice
         self.debiased, self.biased = debiased, biased
 
     def features(self, x: Input) -> Tensor:

@@ -46,7 +46,7 @@ from spurless.train.config import TrainConfig, learning_rate
 from spurless.train.evaluate import evaluate
 from spurless.train.loop import minimise
 from spurless.train.run import Run
-from spurless.train.step import Stage
+from spurless.train.step import Stage, check_trainable
 
 Threshold = Literal["sigma", "mean", "top", "soft"]
 
@@ -103,6 +103,10 @@ class MaskTune:
 
     def __init__(self, config: MaskTuneConfig = MASKTUNE_BIASED_MNIST) -> None:
         self.config = config
+
+    def check(self, model: Classifier, _data: Splits) -> None:
+        """Refuse a model that cannot be tuned, before its maps are drawn."""
+        check_trainable(model)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Mask and tune as often as asked, and stop before the masked data can no longer be fitted."""

@@ -25,7 +25,7 @@ from spurless.models.wrapping import wrap
 from spurless.train.evaluate import predict
 from spurless.train.loop import minimise
 from spurless.train.run import Run
-from spurless.train.step import Objective, Stage
+from spurless.train.step import Objective, Stage, check_trainable
 
 Penalty = Literal["signed", "absolute", "expected"]
 PENALTIES: Mapping[Penalty, Callable[[nn.Module], Tensor]] = {
@@ -40,8 +40,9 @@ WATCHED = 250
 
 
 def prunable(model: Classifier, _data: Splits) -> None:
-    """The ``check`` of methods that prune: whatever the data, refuse a weight that no mask can be put on."""
+    """The ``check`` of methods that prune: refuse weights that no mask can be put on, or that cannot learn."""
     check_prunable(model)
+    check_trainable(model)
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,11 @@ def make_optimiser(model: nn.Module, config: TrainConfig, device: torch.device) 
     """Return the optimiser of the parameters that are trained.
 
     On CUDA the update is fused and the learning rate is a tensor, so that a captured graph can follow a schedule.
+
+    Raises:
+        BadInput: there is none.
     """
+    check_trainable(model)
     weights = [p for p in model.parameters() if p.requires_grad]
     cuda = device.type == "cuda"
     lr: Any = torch.tensor(config.lr, device=device) if cuda else config.lr
@@ -275,3 +279,16 @@ def make_optimiser(model: nn.Module, config: TrainConfig, device: torch.device) 
     kind = torch.optim.Adam if config.optimiser == "adam" else torch.optim.AdamW
     betas = (config.momentum, config.beta2)
     return kind(weights, lr, betas, weight_decay=config.weight_decay, capturable=cuda, fused=cuda or None)
+
+
+def check_trainable(model: nn.Module) -> None:
+    """Refuse a model of which nothing would be trained.
+
+    Raises:
+        BadInput: no parameter requires a gradient.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise BadInput(
+            "nothing would be trained: no parameter requires a gradient",
+            do="Call requires_grad_(True) on the module, or on the part of it that is to learn.",
+        )
