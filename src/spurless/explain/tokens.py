@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, UnknownName
-from spurless.explain.probing import chosen_classes, probing, total_score, watching
+from spurless.explain.probing import chosen_classes, gradient_by, probing, total_score, watching
 from spurless.models.classifier import Classifier
 from spurless.models.transformers_zoo import TOGETHER
 
@@ -141,7 +141,7 @@ def _along_the_way(model: Classifier, x: dict[str, Tensor], classes: Tensor, poi
             expected="an nn.Embedding that is called with them, or with their remainder by its size",
             do="Pass one text at a time where the model reorders them.",
         )
-    (gradient,) = torch.autograd.grad(score, held[0])
+    gradient = gradient_by(model, score, held[0])
     return (gradient / point * held[0].detach()).sum(dim=2).float()
 
 
