@@ -21,7 +21,7 @@ from torch import Tensor
 from spurless.core.errors import BadInput, SpurlessWarning, UnknownName, first_line
 from spurless.explain.cam import unit_range
 from spurless.explain.probing import check_reached, chosen_classes, gradient_by, probing, total_score
-from spurless.explain.tokens import marks, token_attribution
+from spurless.explain.tokens import ids_of, marks, token_attribution
 from spurless.models.classifier import Classifier, Input
 
 STEPS = 50
@@ -89,6 +89,7 @@ def attribution_map(
     marks that stand before, between and after the words.
     """
     if isinstance(x, dict):
+        ids_of(model, x)  # another dict has no marks
         return unit_range(token_attribution(model, x, target, how=how, special=marks(x)), TINIEST)
     return unit_range(magnitude(attribute(model, x, target, how=how)), TINIEST)
 

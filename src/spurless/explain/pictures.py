@@ -14,6 +14,7 @@ from spurless.core.errors import BadInput
 from spurless.core.figures import Picture
 from spurless.core.progress import teller
 from spurless.core.seeds import Seeds
+from spurless.data.checks import kind_of
 from spurless.data.grouped import Grouped
 from spurless.data.hidden import Faded, Hidden
 from spurless.data.loader import Loader, in_order
@@ -166,7 +167,7 @@ def check_images(split: Grouped) -> None:
     raise BadInput(
         "these examples are no images, so there is no picture to draw",
         expected="grey or RGB, (1 or 3, height, width) each",
-        got="texts" if not shape else f"rows of {shape[0]} features" if len(shape) == 1 else f"shape {shape}",
+        got=kind_of(x) if not shape else f"rows of {shape[0]} features" if len(shape) == 1 else f"shape {shape}",
         do="For the numbers, use spurless.explain.maps.",
     )
 

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.data.checks import kind_of
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.hidden import Faded, Hidden
 from spurless.data.loader import shuffled
@@ -104,9 +105,15 @@ class MaskTune:
     def __init__(self, config: MaskTuneConfig = MASKTUNE_BIASED_MNIST) -> None:
         self.config = config
 
-    def check(self, model: Classifier, _data: Splits) -> None:
-        """Refuse a model that cannot be tuned, before its maps are drawn."""
+    def check(self, model: Classifier, data: Splits) -> None:
+        """Refuse a model that cannot be tuned and inputs without a map, before anything is trained or drawn."""
         check_trainable(model)
+        if isinstance(data.train.x, dict) and "input_ids" not in data.train.x:
+            raise BadInput(
+                "MaskTune hides parts of images, rows of numbers and texts",
+                got=kind_of(data.train.x),
+                do="Use a method that hides nothing, such as jtt-head.",
+            )
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Mask and tune as often as asked, and stop before the masked data can no longer be fitted."""
