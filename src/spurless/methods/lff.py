@@ -37,8 +37,9 @@ from spurless.methods.base import Info
 from spurless.models.classifier import Classifier, Input
 from spurless.train.loop import minimise
 from spurless.train.losses import generalised_cross_entropy
+from spurless.train.refusing import check_trainable
 from spurless.train.run import Run
-from spurless.train.step import Stage, check_trainable
+from spurless.train.step import Stage
 
 
 def check_biased(who: str, q: float, decay: float) -> None:

@@ -46,8 +46,9 @@ from spurless.models.classifier import Classifier
 from spurless.train.config import TrainConfig, learning_rate
 from spurless.train.evaluate import evaluate
 from spurless.train.loop import minimise
+from spurless.train.refusing import check_trainable
 from spurless.train.run import Run
-from spurless.train.step import Stage, check_trainable
+from spurless.train.step import Stage
 
 Threshold = Literal["sigma", "mean", "top", "soft"]
 

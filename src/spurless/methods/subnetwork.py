@@ -24,8 +24,9 @@ from spurless.models.masks import check_prunable, make_permanent, prune, sparsit
 from spurless.models.wrapping import wrap
 from spurless.train.evaluate import predict
 from spurless.train.loop import minimise
+from spurless.train.refusing import check_trainable
 from spurless.train.run import Run
-from spurless.train.step import Objective, Stage, check_trainable
+from spurless.train.step import Objective, Stage
 
 Penalty = Literal["signed", "absolute", "expected"]
 PENALTIES: Mapping[Penalty, Callable[[nn.Module], Tensor]] = {
