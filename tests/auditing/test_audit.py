@@ -279,3 +279,29 @@ def test_of_a_model_that_says_one_thing_that_is_said_first() -> None:
     with pytest.warns(SpurlessWarning, match=r"says '0' of every example, so it leans on nothing"):
         found = audit(one, data, only=["worst-class"], **SHORT)
     assert found.facts["notes"][-1].startswith("The model says '0' of every example")
+
+
+class Cut(nn.Module):
+    """A network whose backbone runs without gradients, as frozen ones are often written."""
+
+    def __init__(self, net: sp.Classifier) -> None:
+        super().__init__()
+        self.backbone, self.last = net.backbone, net.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.backbone(x)
+        out: Tensor = self.last(x)
+        return out
+
+
+def test_a_model_that_lets_no_gradient_through_is_audited_without_heat_maps_and_says_so() -> None:
+    data, fitted = digits()
+    with pytest.warns(SpurlessWarning, match=r"No gradient of Cut reaches its input.*no heat maps.*Freeze that part"):
+        cut = audit(Cut(fitted.model), data, **SHORT)
+    named = {finding.audit: finding for finding in cut.findings}
+    assert named["hidden-regions"].because.startswith("Not answered: no gradient of Cut reaches its input")
+    assert named["attribute-use"].shortcut == "marked"  # the others find what they find
+    assert named["image-properties"].flagged
+    assert [(one.picture is not None, one.heat) for one in cut.suspects[:4]] == [(True, None)] * 4
+    assert any(note.startswith("No gradient of Cut") for note in cut.facts["notes"])

@@ -10,6 +10,7 @@ from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.data.checks import check_splits, checked
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.tensors import from_tensors
 
 GROUPS = Groups(("no", "yes"), ("left", "right"))
 
@@ -58,3 +59,12 @@ def test_one_class_only_is_refused() -> None:
 def test_splits_of_different_shapes_are_refused() -> None:
     with pytest.raises(BadInput, match="the splits differ in the shape of an example"):
         check_splits(splits(test=split(torch.zeros(4, 3))))
+
+
+def test_one_number_per_example_is_no_row() -> None:
+    y = torch.arange(120) % 2
+    with pytest.raises(
+        BadInput, match=r"the inputs have no features \(expected a row.*shape \(\d+,\)\)\. Make one number"
+    ):
+        from_tensors(torch.rand(120), y, y)
+    assert from_tensors(torch.rand(120)[:, None], y, y).train.x[0].shape == (1,)  # type: ignore[index]

@@ -89,6 +89,14 @@ def test_a_random_square_hides_one_square_of_every_size_and_place() -> None:
     assert hidden[:, 0].float().mean(dim=0).min() > 0  # no pixel is safe
 
 
+def test_a_random_square_of_images_without_channels_is_a_square_of_each() -> None:
+    hidden = RandomSquare()(torch.ones(500, 12, 16)) == 0
+    rows, columns = hidden.any(dim=2), hidden.any(dim=1)
+    assert torch.equal(hidden, rows[:, :, None] & columns[:, None, :])
+    assert torch.equal(rows.sum(dim=1), columns.sum(dim=1))
+    assert set(rows.sum(dim=1).tolist()) == {2, 3, 4, 5, 6}  # each example has its own
+
+
 def test_a_random_square_of_a_row_is_a_run_of_features() -> None:
     hidden = RandomSquare()(torch.ones(500, 8)) == 0
     assert set(hidden.sum(dim=1).tolist()) == {1, 2, 3, 4}

@@ -5,7 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput
-from spurless.explain.probing import chosen_classes, probing, total_score, watching
+from spurless.core.groups import Groups
+from spurless.data.grouped import Grouped
+from spurless.explain.heat import AUTO, EXPLAINERS, all_maps
+from spurless.explain.probing import NoGradient, chosen_classes, probing, reached, total_score, watching
 from spurless.models.classifier import Classifier
 
 
@@ -81,3 +84,28 @@ def test_the_class_is_the_predicted_one_or_the_given_one() -> None:
 def test_a_target_that_is_none_is_refused(target: Tensor, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         chosen_classes(net(), torch.zeros(2, 3), target)
+
+
+class Cut(nn.Module):
+    """A convolution without gradients, as frozen backbones are often written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            out: Tensor = self.convolution(x).relu().flatten(1)
+        return out
+
+
+@pytest.mark.parametrize("how", [*EXPLAINERS, AUTO])
+def test_a_model_that_lets_no_gradient_through_is_refused_in_a_sentence(how: str) -> None:
+    model = Classifier(Cut(), nn.Linear(64, 2), name="cut")
+    split = Grouped(torch.rand(6, 1, 6, 6), torch.arange(6) % 2, torch.full((6,), -1), Groups(("a", "b")))
+    with pytest.raises(NoGradient, match=r"no gradient of cut reaches its input.*Freeze that part by requires_grad_"):
+        all_maps(model, split, how=how)
+    assert not reached(model, torch.rand(2, 1, 6, 6))
+    whole = Classifier(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()), nn.Linear(64, 2)).requires_grad_(False)
+    assert reached(whole, torch.rand(2, 1, 6, 6))  # frozen is another matter
+    assert len(all_maps(whole, split, how=how)) == 6

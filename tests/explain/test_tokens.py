@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, UnknownName
+from spurless.core.groups import Groups
+from spurless.data.grouped import Grouped
+from spurless.explain.heat import all_maps
 from spurless.explain.tokens import WAYS, contributions, marks, token_attribution
 from spurless.models import build
 from spurless.models.classifier import Classifier
@@ -168,7 +171,9 @@ class Backwards(nn.Module):
 def test_what_cannot_be_attributed_is_a_sentence() -> None:
     with pytest.raises(UnknownName, match="No attribution of tokens is called 'deeplift'"):
         token_attribution(on_paper(), X, how="deeplift")
-    with pytest.raises(BadInput, match=r"need text \(expected a dict with input_ids of shape \(N, length\), got dict"):
+    with pytest.raises(
+        BadInput, match=r"need text \(expected a dict with input_ids of shape \(N, length\), got a dict of att"
+    ):
         token_attribution(on_paper(), {"attention_mask": X["attention_mask"]})
     with pytest.raises(BadInput, match=r"got input_ids of shape \(4,\)"):
         token_attribution(on_paper(), {"input_ids": X["input_ids"][0]})
@@ -181,3 +186,15 @@ def test_what_cannot_be_attributed_is_a_sentence() -> None:
         token_attribution(backwards, X)
     one = {key: value[:1] for key, value in X.items()}
     assert token_attribution(backwards, one).shape == (1, 4)
+
+
+def test_a_dict_that_is_no_text_is_refused_by_what_it_is() -> None:
+    class Summed(nn.Module):
+        def forward(self, num: Tensor, tab: Tensor) -> Tensor:
+            return num + tab
+
+    x, y = {"num": torch.rand(6, 3), "tab": torch.rand(6, 3)}, torch.arange(6) % 2
+    split = Grouped(x, y, y, Groups(("a", "b"), ("c", "d")))
+    for how in ("auto", "gradient-x-input", "integrated-gradients"):
+        with pytest.raises(BadInput, match=r"need text.*got a dict of num and tab, without input_ids"):
+            all_maps(Classifier(Summed(), nn.Linear(3, 2)), split, how=how)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import spurless as sp
-from spurless.core.errors import BadInput, MissingAttributes, UnknownName
+from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, UnknownName
 from spurless.core.findings import Audit, Finding
 from spurless.fixing import Fixed, fix
 from spurless.fixing.choosing import info_of
@@ -198,3 +198,23 @@ def test_a_notebook_and_machines_read_it() -> None:
     (taken,) = [row for row in found["tried"] if row["fate"] == "taken"]
     assert found["choice"]["method"] == taken["method"]
     assert taken["oracle"] == done.judged[1].worst_group.value  # type: ignore[union-attr]
+
+
+def test_a_model_that_lets_no_gradient_through_is_repaired_by_the_other_methods() -> None:
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone, self.last = cheat().backbone, cheat().head
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                x = self.backbone(x)
+            out: torch.Tensor = self.last(x)
+            return out
+
+    with pytest.warns(SpurlessWarning, match="No gradient of Cut reaches its input"):  # the audit, which goes on
+        fixed = fix(Cut(), digits(), tries=["masktune", "dfr"], engine=CPU)
+    named = {attempt.choice.method: attempt for attempt in fixed.tried}
+    assert named["masktune"].fate == "failed"
+    assert "no gradient of Cut reaches its input" in named["masktune"].error
+    assert named["dfr"].fate == "taken"

@@ -227,3 +227,42 @@ def test_one_class_is_refused_and_a_missing_one_is_a_warning() -> None:
 def test_settings_that_make_no_sense_are_refused(name: str) -> None:
     with pytest.raises(BadInput, match=f"class-balanced-head's {name} must be at least 1"):
         HeadConfig(**{name: 0})  # type: ignore[arg-type]  # a number, whatever the field
+
+
+HEADS: dict[str, dict[str, Any]] = {
+    "class-balanced-head": SHORT,
+    "jtt-head": SHORT,
+    "neurontune": {**SHORT, "threshold": 1.0},
+    "self": {**SHORT, "n": 100, "disagreement": "mistakes"},
+    "afr": {"steps": 5},
+    "dfr": {"refits": 1},
+}
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_a_model_that_came_frozen_has_its_head_tuned_all_the_same(method: str) -> None:
+    backbone = nn.Linear(2, 2)
+    backbone.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    model = cheat(backbone).requires_grad_(False)
+    before = weights(model)
+    fitted = fit(method, model, DATA, engine=CPU, **HEADS[method]).model
+    assert not torch.equal(weights(fitted.head), weights(model.head))
+    assert torch.equal(weights(fitted.backbone), weights(model.backbone))
+    assert torch.equal(weights(model), before)
+    assert not any(p.requires_grad for p in model.parameters())
+    assert not any(p.requires_grad for p in fitted.backbone.parameters())
+
+
+def test_a_part_of_the_head_that_came_frozen_stays() -> None:
+    model = cheat()
+    bias = model.head.get_parameter("bias").requires_grad_(False)
+    fitted = fit("class-balanced-head", model, DATA, engine=CPU, **SHORT).model
+    assert torch.equal(fitted.head.get_parameter("bias"), bias)
+    assert not torch.equal(fitted.head.get_parameter("weight"), model.head.get_parameter("weight"))
+
+
+@pytest.mark.parametrize("method", ["erm", "lff", "rebias", "masktune", "dcwp", "avp", "jtt"])
+def test_a_frozen_model_is_refused_by_methods_that_train_it(method: str) -> None:
+    model = cheat(nn.Linear(2, 2)).requires_grad_(False)
+    with pytest.raises(BadInput, match=r"nothing would be trained: no parameter requires a gradient\. Call"):
+        fit(method, model, DATA, engine=CPU, train={"epochs": 1})

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spurless.bench.fitting import fit
 from spurless.core.errors import BadInput, SpurlessWarning
@@ -16,6 +16,7 @@ from spurless.data import load
 from spurless.data.grouped import Splits
 from spurless.data.hidden import Faded, Hidden
 from spurless.data.loader import Loader, in_order
+from spurless.data.tensors import from_tensors
 from spurless.methods import make_method
 from spurless.methods.masktune import MaskTune, MaskTuneConfig, _rate, hot, masked
 from spurless.models import Classifier, build
@@ -217,3 +218,14 @@ def test_proposition_2_the_two_models_agree_where_the_hidden_feature_can_be_told
 
 def test_the_config_of_the_class_is_the_first_preset() -> None:
     assert MaskTune().config == next(iter(MaskTune.presets.values()))
+
+
+def test_a_dict_that_is_no_text_is_refused_before_anything_is_trained() -> None:
+    class Summed(nn.Module):
+        def forward(self, num: Tensor, tab: Tensor) -> Tensor:
+            return num + tab
+
+    y = torch.arange(120) % 2
+    mixed = from_tensors({"num": torch.rand(120, 3), "tab": torch.rand(120, 3)}, y, y)
+    with pytest.raises(BadInput, match=r"MaskTune hides.*got a dict of num and tab, without input_ids"):
+        fit("masktune", Classifier(Summed(), nn.Linear(3, 2)), mixed, engine=CPU)

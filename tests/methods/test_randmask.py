@@ -2,15 +2,16 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spurless.bench.fitting import fit
 from spurless.core.errors import BadInput
 from spurless.data import load
+from spurless.data.tensors import from_tensors
 from spurless.data.transforms import RandomFlip
 from spurless.methods import make_method
 from spurless.methods.randmask import RandMask
-from spurless.models import build
+from spurless.models import Classifier, build
 from spurless.train.config import TrainConfig
 from spurless.train.run import Engine, start
 
@@ -49,3 +50,28 @@ def test_texts_and_holes_of_nothing_are_refused() -> None:
         fit("randmask", build("token-mean", data, vocabulary=64), data, train={"steps": 1}, engine=CPU)
     with pytest.raises(BadInput, match="RandMask's smallest must be at least 1"):
         make_method("randmask", smallest=0)
+
+
+Y = torch.arange(120) % 2
+
+
+def test_images_without_channels_are_taken() -> None:
+    data = from_tensors(torch.rand(120, 6, 7), Y, Y)
+    model = Classifier(nn.Flatten(), nn.Linear(42, 2))
+    assert fit("randmask", model, data, train={"epochs": 1}, engine=CPU).record.metrics
+
+
+class Summed(nn.Module):
+    """Takes a dict of tensors."""
+
+    def forward(self, num: Tensor, tab: Tensor) -> Tensor:
+        return num + tab
+
+
+def test_what_has_no_squares_is_refused_by_what_it_is() -> None:
+    films = from_tensors(torch.rand(120, 1, 4, 4, 4), Y, Y)
+    with pytest.raises(BadInput, match=r"squares of images, and these data are of shape \(1, 4, 4, 4\)\. Use erm\."):
+        fit("randmask", Classifier(nn.Flatten(), nn.Linear(64, 2)), films, engine=CPU)
+    mixed = from_tensors({"num": torch.rand(120, 3), "tab": torch.rand(120, 3)}, Y, Y)
+    with pytest.raises(BadInput, match=r"these data are a dict of num and tab, without input_ids\. Use erm\."):
+        fit("randmask", Classifier(Summed(), nn.Linear(3, 2)), mixed, engine=CPU)

@@ -12,9 +12,10 @@ from spurless.bench.fitting import fit
 from spurless.core.errors import BadInput
 from spurless.data.colored_digits import ColoredDigitsConfig, colored_digits
 from spurless.data.loader import Loader
+from spurless.data.tensors import from_tensors
 from spurless.methods.lff import Pair
 from spurless.methods.rebias import ReBias, ReBiasConfig, hsic, narrow, rbf
-from spurless.models import build
+from spurless.models import Classifier, build
 from spurless.train.config import TrainConfig
 from spurless.train.run import Engine, Run, start
 from spurless.train.step import Objective, Stage
@@ -131,3 +132,12 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         ReBiasConfig(sigma=0.0)
     with pytest.raises(BadInput, match=r"ReBias's channels cannot be used"):
         ReBiasConfig(channels=())
+
+
+def test_a_dict_of_no_text_and_whole_numbers_are_refused_by_what_they_are() -> None:
+    with pytest.raises(BadInput, match=r"no biased network for a dict of num and tab, without input_ids"):
+        narrow({"num": torch.rand(1, 3), "tab": torch.rand(1, 3)}, 2, SMALL)
+    y = torch.arange(120) % 2
+    model = Classifier(nn.Sequential(nn.Embedding(9, 4), nn.Flatten()), nn.Linear(20, 2))
+    with pytest.raises(BadInput, match=r"reads numbers with a fraction.*got int64 of shape \(5,\)"):
+        fit("rebias", model, from_tensors(torch.randint(9, (120, 5)), y, y), engine=Engine("cpu"))

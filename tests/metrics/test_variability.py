@@ -155,3 +155,33 @@ def test_nothing_to_score_and_no_such_reading_are_refused() -> None:
         variability(nn.Linear(2, 2), [])
     with pytest.raises(BadInput, match=r"no such reading of activation variability \(expected paper or minmax"):
         variability(nn.Linear(2, 2), [torch.zeros(1, 2)], "mean")  # type: ignore[arg-type]
+
+
+class Encoder(nn.Module):
+    """Torch's own encoder, which in eval mode packs padded tokens into nested tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.encoder(x, src_key_padding_mask=x.abs().sum(dim=2) == 0)
+        return out
+
+
+def test_an_encoder_that_skips_padding_is_measured_as_every_other() -> None:
+    x = torch.randn(6, 5, 8)
+    x[::2, 3:] = 0
+    model = Encoder()
+    found = variability(model, [x])
+    assert {"encoder.layers.0.linear1.weight", "encoder.layers.1.linear2.weight"} <= found.keys()
+    assert all(scores.isfinite().all() for scores in found.values())
+    assert torch.backends.mha.get_fastpath_enabled()  # as before
+    seen: list[Tensor] = []
+    model.encoder.layers[0].linear1.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    model.requires_grad_().eval()(x)  # with gradients torch takes no short cut
+    inputs = seen[0].reshape(-1, 8).double()
+    weight = model.encoder.layers[0].linear1.weight.detach().double().abs()
+    by_hand = weight * inputs.var(dim=0, correction=0) / (inputs.mean(dim=0).abs() + 1e-8)
+    torch.testing.assert_close(found["encoder.layers.0.linear1.weight"], by_hand, rtol=1e-4, atol=1e-6)

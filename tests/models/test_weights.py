@@ -201,3 +201,31 @@ def test_how_many_batches_a_norm_has_seen_may_be_missing_and_nothing_else(tmp_pa
     save_file({name: value for name, value in state.items() if "running" not in name}, tmp_path / "w.safetensors")
     with pytest.raises(BadInput, match=r"missing backbone\.0\.running_mean, backbone\.0\.running_var\.$"):
         load_weights(tmp_path / "w.safetensors", model)
+
+
+class Versioned(nn.Module):
+    """Refuses to load without its version, as MNASNet does."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(x)
+        return out
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        if local_metadata.get("version") != 2:
+            raise ValueError("version should be set to 2")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+
+def test_a_layer_that_asks_for_its_version_is_told_it(tmp_path: Path) -> None:
+    one, two, x = wrap(Versioned()), wrap(Versioned()), torch.randn(6, 4)
+    save_weights(tmp_path / "w.safetensors", one)
+    load_weights(tmp_path / "w.safetensors", two)
+    assert torch.equal(one(x), two(x))
+    with pytest.raises(ValueError, match="version"):  # the layer does ask
+        two.load_state_dict(dict(one.state_dict()))

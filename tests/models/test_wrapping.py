@@ -245,3 +245,20 @@ def test_a_classifier_is_verified_where_an_example_is_given() -> None:
     assert wrap(model, example=torch.zeros(2, 4)) is model
     with pytest.raises(BadInput, match="cannot take this input"):
         wrap(Classifier(nn.Linear(9, 4), nn.Linear(4, 2)), example=torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("run", [False, True])
+def test_the_old_spectral_norm_is_refused_before_and_after_a_run_and_the_new_one_is_taken(run: bool) -> None:
+    def net(norm: Any) -> nn.Module:
+        made = nn.Sequential(norm(nn.Linear(4, 8)), nn.ReLU(), nn.Linear(8, 2))
+        if run:
+            made(torch.rand(3, 4))
+        return made
+
+    with pytest.raises(
+        BadInput, match=r"cannot be copied once it was run.*Use torch\.nn\.utils\.parametrizations\.spec"
+    ):
+        wrap(net(nn.utils.spectral_norm))
+    with pytest.raises(BadInput, match="own model cannot be copied once it was run"):
+        wrap(Classifier(nn.utils.spectral_norm(nn.Linear(4, 8)), nn.Linear(8, 2)))
+    assert wrap(net(nn.utils.parametrizations.spectral_norm)).n_features == 8

@@ -118,6 +118,27 @@ def test_keeps_the_epoch_that_the_criterion_likes_best() -> None:
     assert [row["score"] for row in run.history] == [0.1, 0.9, 0.9, 0.3]
 
 
+class Versioned(nn.Linear):
+    """Refuses to load without its version, as MNASNet does."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        if local_metadata.get("version") != 2:
+            raise ValueError("version should be set to 2")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+
+def test_a_layer_that_asks_for_its_version_is_told_it_by_the_kept_epoch_and_by_a_checkpoint(tmp_path: Path) -> None:
+    config = TrainConfig(epochs=2)
+    model, again = Versioned(2, 2), Versioned(2, 2)
+    for net in (model, again):
+        run = start(CPU, 0, config, Checkpoints(tmp_path, "key"))
+        run.score = lambda _: 1.0
+        train(net, config, run)
+    assert torch.equal(weights(model), weights(again))  # the second was loaded
+
+
 def test_a_stage_that_must_not_look_is_not_scored() -> None:
     run = start(CPU, 0, TrainConfig(epochs=2))
     run.score = lambda _: pytest.fail("looked")

@@ -151,6 +151,12 @@ def test_the_optimiser_takes_only_what_is_trained() -> None:
     assert group["betas"] == (0.8, 0.95)
 
 
+def test_a_model_of_which_nothing_would_be_trained_is_refused() -> None:
+    frozen = nn.Linear(2, 3).requires_grad_(False)
+    with pytest.raises(BadInput, match=r"no parameter requires a gradient\. Call requires_grad_\(True\)"):
+        make_optimiser(frozen, TrainConfig(), torch.device("cpu"))
+
+
 def walked(weights: list[float], slopes: list[float], steps: int = 1, **settings: float) -> tuple[list[float], float]:
     """Weights, the last of them a bias, after steps of plain SGD down a straight slope; and the last loss."""
     model = nn.Linear(len(weights) - 1, 1)

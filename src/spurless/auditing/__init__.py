@@ -34,6 +34,9 @@ from spurless.core.findings import Audit, Finding
 from spurless.core.progress import Progress, listening
 from spurless.core.provenance import hardware, versions
 from spurless.data.grouped import Grouped, Splits
+from spurless.explain.neurons import model_sees_images
+from spurless.explain.probing import reached
+from spurless.models.classifier import beside
 from spurless.models.wrapping import wrap
 from spurless.reporting import audit_html
 from spurless.train.config import TrainConfig
@@ -127,7 +130,7 @@ def audit(  # noqa: PLR0913 - a public door
             gallery = suspects_of(subject, suspects.suspicion(subject), pictured, _spelling(data))
         run.tell("audit", len(asked) + 1, len(asked) + 1)
     _warn(findings, permutations, level)
-    for note in _one_answer(subject):
+    for note in _said(subject):
         warnings.warn(note, SpurlessWarning, stacklevel=2)
     return Audited(
         tuple(sorted(findings, key=_rank)),
@@ -156,6 +159,24 @@ def _warn(findings: Sequence[Finding], permutations: int, level: float) -> None:
             SpurlessWarning,
             stacklevel=3,
         )
+
+
+def _said(subject: Subject) -> tuple[str, ...]:
+    """Return what is to be said of the model before what was found."""
+    return *_one_answer(subject), *_no_maps(subject)
+
+
+def _no_maps(subject: Subject) -> tuple[str, ...]:
+    """Say where nobody knows what the model looks at."""
+    if not len(subject) or isinstance(subject.split.x, dict) or not model_sees_images(subject.split):
+        return ()
+    if reached(subject.model, beside(subject.split.example(1), next(subject.model.parameters(), None))):
+        return ()
+    return (
+        f"No gradient of {subject.model.name} reaches its input: a part of it runs under torch.no_grad(), or detaches "
+        "what it computes. So there are no heat maps, and hidden-regions cannot be asked. Freeze that part by "
+        "requires_grad_(False) instead.",
+    )
 
 
 def _one_answer(subject: Subject) -> tuple[str, ...]:
@@ -223,7 +244,7 @@ def _facts(
     subject: Subject, data: Splits | Grouped, part: str, seconds: Mapping[str, float], seed: int
 ) -> dict[str, Any]:
     split = subject.split
-    notes = [*(data.notes if isinstance(data, Splits) else ()), *_one_answer(subject)]
+    notes = [*(data.notes if isinstance(data, Splits) else ()), *_said(subject)]
     return {
         "model": subject.model.name,
         "data": data.name if isinstance(data, Splits) else "one split",

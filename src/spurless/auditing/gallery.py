@@ -69,7 +69,8 @@ def file_of(split: Grouped, row: int) -> str | None:
     return None
 
 
-def _drawn(subject: Subject, rows: Tensor) -> list[tuple[Picture, Picture]]:
+def _drawn(subject: Subject, rows: Tensor) -> list[tuple[Picture, Picture | None]]:
+    """Draw examples and where the model looked, which is missing where no gradient of the model tells."""
     if not len(rows):
         return []
     try:
@@ -80,7 +81,11 @@ def _drawn(subject: Subject, rows: Tensor) -> list[tuple[Picture, Picture]]:
     return [
         (
             Picture(f"Example {row}", "", image, f"Example {row} of the audited split."),
-            Picture(f"Example {row}", "", heat, f"Where the model looked in example {row}: the lighter, the hotter."),
+            None
+            if heat is None
+            else Picture(
+                f"Example {row}", "", heat, f"Where the model looked in example {row}: the lighter, the hotter."
+            ),
         )
         for row, (image, heat) in zip(rows.tolist(), made, strict=True)
     ]

@@ -54,6 +54,7 @@ from spurless.data.hidden import Hidden
 from spurless.explain.heat import AUTO, all_maps
 from spurless.explain.neurons import model_sees_images
 from spurless.explain.pictures import contrast
+from spurless.explain.probing import NoGradient
 from spurless.metrics.intervals import wilson
 from spurless.train.evaluate import predict
 
@@ -93,7 +94,10 @@ def audit_hidden_regions(subject: Subject) -> Finding:
     wrong = int(subject.wrong[index].sum())
     if wrong < LEAST_MISTAKES:
         return _nothing(f"the model makes {wrong} mistake{'s' * (wrong != 1)} in {len(index)}, too few to put right")
-    found = look_hidden(subject, index)
+    try:
+        found = look_hidden(subject, index)
+    except NoGradient:
+        return _nothing(f"no gradient of {subject.model.name} reaches its input, so nobody knows where it looks")
     y, said = subject.y[index], subject.predicted[index]
     p, severity = too_bold(subject, found), min(1.0, max(0.0, put_right(y, said, found)))
     flagged = p <= subject.level and severity >= FLOOR

@@ -32,15 +32,7 @@ def checked(split: Grouped, where: str) -> Grouped:
             got=int(split.y[bad[0]]),
         )
     _check_attributes(split, where)
-    if isinstance(split.x, Tensor) and split.x.is_floating_point():
-        fine = [part.flatten(1).isfinite().all(dim=1) for part in torch.split(split.x, CHUNK)]  # copies come in parts
-        broken = (~torch.cat(fine)).nonzero().flatten()
-        if len(broken):
-            raise BadInput(
-                f"{len(broken)} examples hold NaN or infinite features, the first is example {int(broken[0])}",
-                where=where,
-                do="Drop these rows or fill the values in.",
-            )
+    _check_inputs(split, where)
     return split
 
 
@@ -58,6 +50,38 @@ def check_splits(splits: Splits) -> Splits:
             expected="at least two classes",
         )
     return splits
+
+
+def kind_of(x: Input | Source) -> str:
+    """Say what examples are, for a sentence that refuses them.
+
+    Example:
+        >>> kind_of({"num": torch.zeros(2, 3), "kind": torch.zeros(2)}), kind_of({"input_ids": torch.zeros(2, 3)})
+        ('a dict of num and kind, without input_ids', 'texts')
+    """
+    if isinstance(x, dict):
+        return "texts" if "input_ids" in x else f"a dict of {' and '.join(x)}, without input_ids"
+    return f"of shape {tuple(x[0].shape)}"
+
+
+def _check_inputs(split: Grouped, where: str) -> None:
+    if isinstance(split.x, Tensor) and split.x.is_floating_point():
+        if split.x.dim() < 2:
+            raise BadInput(
+                "the inputs have no features",
+                where=where,
+                expected="a row, an image or the like per example",
+                got=f"a tensor of shape {tuple(split.x.shape)}",
+                do="Make one number per example a row of one: x[:, None].",
+            )
+        fine = [part.flatten(1).isfinite().all(dim=1) for part in torch.split(split.x, CHUNK)]  # copies come in parts
+        broken = (~torch.cat(fine)).nonzero().flatten()
+        if len(broken):
+            raise BadInput(
+                f"{len(broken)} examples hold NaN or infinite features, the first is example {int(broken[0])}",
+                where=where,
+                do="Drop these rows or fill the values in.",
+            )
 
 
 def _check_attributes(split: Grouped, where: str) -> None:

@@ -117,7 +117,8 @@ class RandomAffine:
 class RandomSquare:
     """Hide a square of each image behind zeros: its side is drawn from 2 to half the short side, then its place.
 
-    Of a row of features, a run of 1 to half of them is hidden. MaskTune's RandMask; Cutout with a side that varies.
+    Images are ``(N, channels, height, width)`` or ``(N, height, width)``. Of a row of features, a run of 1 to half of
+    them is hidden. MaskTune's RandMask; Cutout with a side that varies.
     """
 
     smallest: int = 2
@@ -129,7 +130,7 @@ class RandomSquare:
         height, width = x.shape[-2:]
         side = _sides(len(x), self.smallest, min(height, width) // 2, x)
         inside = _run(height, side)[:, :, None] & _run(width, side)[:, None, :]
-        return torch.where(inside[:, None], 0, x)
+        return torch.where(inside if x.dim() == 3 else inside[:, None], 0, x)
 
 
 def _sides(n: int, smallest: int, largest: int, like: Tensor) -> Tensor:

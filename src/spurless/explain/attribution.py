@@ -20,8 +20,8 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput, SpurlessWarning, UnknownName, first_line
 from spurless.explain.cam import unit_range
-from spurless.explain.probing import chosen_classes, probing, total_score
-from spurless.explain.tokens import marks, token_attribution
+from spurless.explain.probing import check_reached, chosen_classes, gradient_by, probing, total_score
+from spurless.explain.tokens import ids_of, marks, token_attribution
 from spurless.models.classifier import Classifier, Input
 
 STEPS = 50
@@ -58,6 +58,7 @@ def attribute(
     Raises:
         UnknownName: no attribution is called ``how``.
         BadInput: the input is no tensor of numbers, captum is missing, or DeepLift cannot go through the model.
+        NoGradient: the model lets no gradient through to its input.
     """
     if how not in RULES:
         raise UnknownName("attribution", how, RULES)
@@ -88,6 +89,7 @@ def attribution_map(
     marks that stand before, between and after the words.
     """
     if isinstance(x, dict):
+        ids_of(model, x)  # another dict has no marks
         return unit_range(token_attribution(model, x, target, how=how, special=marks(x)), TINIEST)
     return unit_range(magnitude(attribute(model, x, target, how=how)), TINIEST)
 
@@ -104,12 +106,14 @@ def magnitude(attributions: Tensor) -> Tensor:
 
 
 def _integrated_gradients(model: Classifier, x: Tensor, target: Tensor, steps: int) -> Tensor:
+    check_reached(model, x)  # captum would say it less plainly
     method = _captum("Integrated gradients need").IntegratedGradients(model)
     found: Tensor = method.attribute(x, target=target, n_steps=steps, internal_batch_size=ROWS)
     return found
 
 
 def _deeplift(model: Classifier, x: Tensor, target: Tensor, _: int) -> Tensor:
+    check_reached(model, x)
     method = _captum("DeepLift needs").DeepLift(model)
     found: Tensor
     with warnings.catch_warnings():
@@ -133,8 +137,7 @@ def _deeplift(model: Classifier, x: Tensor, target: Tensor, _: int) -> Tensor:
 
 
 def _input_gradient(model: Classifier, x: Tensor, target: Tensor, _: int) -> Tensor:
-    (gradient,) = torch.autograd.grad(total_score(model, model(x), target), x)
-    return gradient
+    return gradient_by(model, total_score(model, model(x), target), x)
 
 
 def _gradient_x_input(model: Classifier, x: Tensor, target: Tensor, steps: int) -> Tensor:

@@ -14,10 +14,12 @@ from spurless.core.errors import BadInput
 from spurless.core.figures import Picture
 from spurless.core.progress import teller
 from spurless.core.seeds import Seeds
+from spurless.data.checks import kind_of
 from spurless.data.grouped import Grouped
 from spurless.data.hidden import Faded, Hidden
 from spurless.data.loader import Loader, in_order
 from spurless.explain.heat import AUTO, Draw, all_maps
+from spurless.explain.probing import NoGradient
 from spurless.explain.tiles import encode, encode_one, glow, rgb
 from spurless.models.classifier import evaluating
 from spurless.models.wrapping import wrap
@@ -121,15 +123,21 @@ def chosen(  # noqa: PLR0913 - a public door
 
 def thumbnails(
     model: nn.Module, split: Grouped, index: Tensor | Sequence[int], *, device: torch.device | str | None = None
-) -> list[tuple[bytes, bytes]]:
+) -> list[tuple[bytes, bytes | None]]:
     """Return a small PNG of each example, and one of where the model looked; the model is left as it was.
+
+    The second is None where the model lets no gradient through, so that nobody knows where it looked.
 
     Raises:
         BadInput: the examples are no images, or there is no such example.
     """
     shown, images = pictured(split, index)
-    heat = glow(images, all_maps(model, split=shown, how=AUTO, device=device))
-    return [(encode_one(image), encode_one(hot)) for image, hot in zip(rgb(images), heat, strict=True)]
+    small = [encode_one(image) for image in rgb(images)]
+    try:
+        heat = glow(images, all_maps(model, split=shown, how=AUTO, device=device))
+    except NoGradient:
+        return [(image, None) for image in small]
+    return [(image, encode_one(hot)) for image, hot in zip(small, heat, strict=True)]
 
 
 def pictured(split: Grouped, index: Tensor | Sequence[int]) -> tuple[Grouped, Tensor]:
@@ -159,7 +167,7 @@ def check_images(split: Grouped) -> None:
     raise BadInput(
         "these examples are no images, so there is no picture to draw",
         expected="grey or RGB, (1 or 3, height, width) each",
-        got="texts" if not shape else f"rows of {shape[0]} features" if len(shape) == 1 else f"shape {shape}",
+        got=kind_of(x) if not shape else f"rows of {shape[0]} features" if len(shape) == 1 else f"shape {shape}",
         do="For the numbers, use spurless.explain.maps.",
     )
 

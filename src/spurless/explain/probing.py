@@ -10,10 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput
-from spurless.models.classifier import Classifier, evaluating
+from spurless.models.classifier import Classifier, Input, evaluating
 
 Hook: TypeAlias = Callable[[nn.Module, Any, Any], Any]
 """Called with a module, its inputs and its output; what it returns, unless None, takes the place of the output."""
+
+
+class NoGradient(BadInput):
+    """A model does not let a gradient through to what is to be explained."""
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__(
+            f"no gradient of {model.name} reaches its input, so nobody can say where it looks: a part of it runs under "
+            "torch.no_grad(), or detaches what it computes",
+            do="Freeze that part by requires_grad_(False) instead.",
+        )
 
 
 @contextmanager
@@ -70,3 +81,35 @@ def chosen_classes(model: Classifier, logits: Tensor, target: Tensor | None) -> 
 def total_score(model: Classifier, logits: Tensor, target: Tensor | None) -> Tensor:
     """Return the sum of the explained logits; its gradient keeps the examples apart, since none reads another."""
     return logits.gather(1, chosen_classes(model, logits, target)[:, None]).sum()
+
+
+def gradient_by(model: Classifier, score: Tensor, by: Tensor) -> Tensor:
+    """Return the gradient of a score by a tensor.
+
+    Raises:
+        NoGradient: the one was not computed from the other, as far as torch knows.
+    """
+    found = torch.autograd.grad(score, by, allow_unused=True)[0] if score.requires_grad else None
+    if found is None:
+        raise NoGradient(model)
+    return found
+
+
+def reached(model: Classifier, x: Input) -> bool:
+    """Return whether a gradient of the logits reaches the input; of one that can have none, such as ids, True."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return True
+    with probing(model):
+        x = x[:1].detach().clone().requires_grad_()
+        logits = model(x.clone())  # what writes into its input may not write into a leaf
+        return logits.requires_grad and torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] is not None
+
+
+def check_reached(model: Classifier, x: Input) -> None:
+    """Refuse a model that lets no gradient through.
+
+    Raises:
+        NoGradient: none of the logits reaches the input.
+    """
+    if not reached(model, x):
+        raise NoGradient(model)

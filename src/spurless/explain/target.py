@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, did_you_mean, first_line
-from spurless.explain.probing import probing, watching
+from spurless.explain.probing import NoGradient, probing, watching
 from spurless.models.classifier import Classifier, Input
 
 MOST_PREFIX_TOKENS = 8  # a class token, a distillation token, registers
@@ -116,12 +116,15 @@ def find_target(model: Classifier, x: Input, layer: str | None = None) -> Target
 
     Raises:
         NoMap: no layer keeps a map of the image.
+        NoGradient: the model lets no gradient through to its input.
         BadInput: there is no layer of that name, or the model cannot take the input.
     """
     image = check_images(model, x)
     with probing(model):
         seen, runs, features = _watch(model, image)
         if layer is None:
+            if image.is_floating_point() and not features.requires_grad:
+                raise NoGradient(model)
             best = _last_read(model, seen, features)
         else:
             name = named_layer(model, layer, [one.name for one in seen])

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, UnknownName
-from spurless.explain.probing import chosen_classes, probing, total_score, watching
-from spurless.models.classifier import Classifier
+from spurless.data.checks import kind_of
+from spurless.explain.probing import chosen_classes, gradient_by, probing, total_score, watching
+from spurless.models.classifier import Classifier, Input
 from spurless.models.transformers_zoo import TOGETHER
 
 ROWS = 256
@@ -50,13 +51,7 @@ def token_attribution(
     """
     if how not in WAYS:
         raise UnknownName("attribution of tokens", how, WAYS)
-    ids = x.get("input_ids") if isinstance(x, dict) else None
-    if ids is None or ids.dim() != 2:
-        raise BadInput(
-            f"token attributions of {model.name} need text",
-            expected="a dict with input_ids of shape (N, length)",
-            got=type(x).__name__ if ids is None else f"input_ids of shape {tuple(ids.shape)}",
-        )
+    ids = ids_of(model, x)
     keep = x["attention_mask"].bool() if "attention_mask" in x else torch.ones_like(ids, dtype=torch.bool)
     if special is not None:
         if special.shape != ids.shape or special.dtype != torch.bool:
@@ -67,6 +62,23 @@ def token_attribution(
             )
         keep = keep & ~special.to(keep.device)
     return torch.where(keep, contributions(model, x, target, WAYS[how]).abs(), 0)
+
+
+def ids_of(model: Classifier, x: Input) -> Tensor:
+    """Return the ids of the tokens.
+
+    Raises:
+        BadInput: there are none, so that this is no text.
+    """
+    ids = x.get("input_ids") if isinstance(x, dict) else None
+    if ids is None or ids.dim() != 2:
+        given = kind_of(x) if isinstance(x, dict) else type(x).__name__
+        raise BadInput(
+            f"token attributions of {model.name} need text",
+            expected="a dict with input_ids of shape (N, length)",
+            got=given if ids is None else f"input_ids of shape {tuple(ids.shape)}",
+        )
+    return ids
 
 
 def marks(x: dict[str, Tensor]) -> Tensor:
@@ -141,7 +153,7 @@ def _along_the_way(model: Classifier, x: dict[str, Tensor], classes: Tensor, poi
             expected="an nn.Embedding that is called with them, or with their remainder by its size",
             do="Pass one text at a time where the model reorders them.",
         )
-    (gradient,) = torch.autograd.grad(score, held[0])
+    gradient = gradient_by(model, score, held[0])
     return (gradient / point * held[0].detach()).sum(dim=2).float()
 
 

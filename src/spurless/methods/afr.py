@@ -25,7 +25,6 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -39,6 +38,7 @@ from spurless.methods.base import Info
 from spurless.methods.head_tuning import (
     check_classes,
     check_counts,
+    head_to_tune,
     judged,
     linear_head,
     rows_of,
@@ -110,7 +110,7 @@ class AFR:
         else:
             rows, run = rows_of(config.on, model, data, run)
         check_classes(rows, "AFR")
-        head = deepcopy(linear_head(model, "AFR")).to(run.device)
+        head = head_to_tune(model, "AFR").to(run.device)
         before = logits(head, rows, run.device)
         weights = weights_of(before, rows.y, config.gamma, class_balanced=config.class_balanced)
         reweigh_head(head, rows, weights, config, run)

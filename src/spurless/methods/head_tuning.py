@@ -92,7 +92,7 @@ class ClassBalancedHead:
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Tune a copy of the head on features, and put it in the place of the old one."""
-        config, head = self.config, deepcopy(linear_head(model, "class-balanced-head")).to(run.device)
+        config, head = self.config, head_to_tune(model, "class-balanced-head").to(run.device)
         rows, run = rows_of(config.on, model, data, run)
         check_classes(rows, "class-balanced-head")
         order = balanced(rows.y, run.seeds.child("tune"), config.batches * config.batch_size)
@@ -114,6 +114,18 @@ def linear_head(model: Classifier, who: str) -> nn.Linear:
             do="Name the last linear layer: wrap(module, head=NAME).",
         )
     return model.head
+
+
+def head_to_tune(model: Classifier, who: str) -> nn.Linear:
+    """Return a copy of the linear head; one that came frozen is free to learn, as a head that is fitted anew is.
+
+    Raises:
+        BadInput: it is not linear.
+    """
+    head = deepcopy(linear_head(model, who))
+    if not any(parameter.requires_grad for parameter in head.parameters()):
+        head.requires_grad_(True)
+    return head
 
 
 def tune_head(head: nn.Module, rows: Grouped, order: Order, run: Run, name: str, settings: TrainConfig) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -28,7 +27,7 @@ from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Splits
 from spurless.data.loader import weighted
 from spurless.methods.base import Info
-from spurless.methods.head_tuning import check_classes, check_counts, linear_head, rows_of, settings_of, tune_head
+from spurless.methods.head_tuning import check_classes, check_counts, head_to_tune, rows_of, settings_of, tune_head
 from spurless.models.classifier import Classifier
 from spurless.train.config import Optimiser
 from spurless.train.evaluate import predict
@@ -88,7 +87,7 @@ class JTTHead:
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Look for mistakes, then tune a copy of the head with more of them."""
-        config, head = self.config, deepcopy(linear_head(model, "jtt-head")).to(run.device)
+        config, head = self.config, head_to_tune(model, "jtt-head").to(run.device)
         rows, run = rows_of(config.on, model, data, run)
         check_classes(rows, "jtt-head")
         wrong = predict(head, rows, run.device) != rows.y.cpu()

@@ -37,6 +37,7 @@ from spurless.methods.base import Info
 from spurless.models.classifier import Classifier, Input
 from spurless.train.loop import minimise
 from spurless.train.losses import generalised_cross_entropy
+from spurless.train.refusing import check_trainable
 from spurless.train.run import Run
 from spurless.train.step import Stage
 
@@ -105,6 +106,7 @@ class Pair(nn.Module):
 
     def __init__(self, debiased: Classifier, biased: Classifier) -> None:
         super().__init__()
+        check_trainable(debiased)  # the other learns anyway, and the loop would not notice
         self.debiased, self.biased = debiased, biased
 
     def features(self, x: Input) -> Tensor:

@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.data.checks import kind_of
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.hidden import Faded, Hidden, joined
 from spurless.data.loader import shuffled
@@ -46,6 +47,7 @@ from spurless.models.classifier import Classifier
 from spurless.train.config import TrainConfig, learning_rate
 from spurless.train.evaluate import evaluate
 from spurless.train.loop import minimise
+from spurless.train.refusing import check_trainable
 from spurless.train.run import Run
 from spurless.train.step import Stage
 
@@ -104,6 +106,16 @@ class MaskTune:
 
     def __init__(self, config: MaskTuneConfig = MASKTUNE_BIASED_MNIST) -> None:
         self.config = config
+
+    def check(self, model: Classifier, data: Splits) -> None:
+        """Refuse a model that cannot be tuned and inputs without a map, before anything is trained or drawn."""
+        check_trainable(model)
+        if isinstance(data.train.x, dict) and "input_ids" not in data.train.x:
+            raise BadInput(
+                "MaskTune hides parts of images, rows of numbers and texts",
+                got=kind_of(data.train.x),
+                do="Use a method that hides nothing, such as jtt-head.",
+            )
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Mask and tune as often as asked, and stop before the masked data can no longer be fitted."""

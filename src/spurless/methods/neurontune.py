@@ -47,7 +47,7 @@ from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.loader import balanced
 from spurless.methods.base import Info
-from spurless.methods.head_tuning import check_classes, check_counts, halves, linear_head, settings_of, tune_head
+from spurless.methods.head_tuning import check_classes, check_counts, halves, head_to_tune, settings_of, tune_head
 from spurless.metrics.spuriousness import Neurons, Ranked, Scores, biased, sfit
 from spurless.models.classifier import Classifier
 from spurless.models.masks import make_plain
@@ -135,7 +135,7 @@ class NeuronTune:
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Identify and tune by turns on features, and put the head that was kept in the place of the old one."""
-        head = Suppressing(deepcopy(linear_head(model, "NeuronTune"))).to(run.device)
+        head = Suppressing(head_to_tune(model, "NeuronTune")).to(run.device)
         sets = self._sets(model, data, run)
         kept = _Turns(self.config, head, sets, run).walk()
         run.explanation = kept

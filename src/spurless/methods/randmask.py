@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from spurless.core.errors import BadInput
+from spurless.data.checks import kind_of
 from spurless.data.grouped import Splits
 from spurless.data.loader import shuffled
 from spurless.data.transforms import Chain, RandomSquare
@@ -49,10 +50,18 @@ class RandMask:
     def __init__(self, config: RandMaskConfig = RANDMASK_BIASED_MNIST) -> None:
         self.config = config
 
+    def check(self, _model: Classifier, data: Splits) -> None:
+        """Refuse what has no squares."""
+        x = data.train.example(1)
+        if isinstance(x, dict) or not 2 <= x.dim() <= 4:
+            raise BadInput(
+                f"RandMask hides squares of images, and these data are {kind_of(x)}",
+                do="Use masktune, or erm." if isinstance(x, dict) and "input_ids" in x else "Use erm.",
+            )
+
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train on shuffled batches; the square comes after the data's own augmentation."""
-        if isinstance(data.train.x, dict):
-            raise BadInput("RandMask hides squares of images, and these data are texts", do="Use masktune, or erm.")
+        self.check(model, data)
         square = RandomSquare(self.config.smallest)
         own = data.train.augment
         train = replace(data.train, augment=square if own is None else Chain((own, square)))

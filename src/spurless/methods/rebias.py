@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from spurless.core.errors import BadInput
+from spurless.data.checks import kind_of
 from spurless.data.grouped import Batch, Splits
 from spurless.data.loader import shuffled
 from spurless.methods.base import Info
@@ -123,10 +124,19 @@ def narrow(example: Input, n_classes: int, channels: tuple[int, ...]) -> Classif
     """Return a network that sees no more than one pixel at once; of rows of numbers, a linear one.
 
     Raises:
-        BadInput: the input is text.
+        BadInput: the input is text, a dict of something else, or whole numbers.
     """
     if isinstance(example, dict):
-        raise BadInput("ReBias has no biased network for text", expected="images, or rows of numbers")
+        raise BadInput(
+            f"ReBias has no biased network for {kind_of(example)}", expected="images, or rows of numbers", do="Use lff."
+        )
+    if not example.is_floating_point():
+        raise BadInput(
+            "ReBias's biased network reads numbers with a fraction",
+            expected="images as uint8, or rows of float32",
+            got=f"{example.dtype} of shape {tuple(example.shape[1:])}".removeprefix("torch."),
+            do="Store the inputs as float32, or use erm.",
+        )
     if example.dim() != 4:
         size = example[0].numel()
         return Classifier(

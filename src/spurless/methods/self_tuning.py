@@ -31,7 +31,6 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -47,8 +46,8 @@ from spurless.methods.head_tuning import (
     check_classes,
     check_counts,
     halves,
+    head_to_tune,
     judged_on,
-    linear_head,
     settings_of,
     trained_again,
     tune_head,
@@ -118,7 +117,7 @@ class Self:
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Choose, then tune a copy of the head on the chosen."""
-        config, head = self.config, deepcopy(linear_head(model, "SELF")).to(run.device)
+        config, head = self.config, head_to_tune(model, "SELF").to(run.device)
         half = halves(data.val.y, run.seeds)[1]
         if config.n > len(half):
             raise BadInput(

@@ -24,6 +24,7 @@ from spurless.models.masks import check_prunable, make_permanent, prune, sparsit
 from spurless.models.wrapping import wrap
 from spurless.train.evaluate import predict
 from spurless.train.loop import minimise
+from spurless.train.refusing import check_trainable
 from spurless.train.run import Run
 from spurless.train.step import Objective, Stage
 
@@ -40,8 +41,9 @@ WATCHED = 250
 
 
 def prunable(model: Classifier, _data: Splits) -> None:
-    """The ``check`` of methods that prune: whatever the data, refuse a weight that no mask can be put on."""
+    """The ``check`` of methods that prune: refuse weights that no mask can be put on, or that cannot learn."""
     check_prunable(model)
+    check_trainable(model)
 
 
 @dataclass(frozen=True)

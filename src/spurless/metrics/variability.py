@@ -102,7 +102,7 @@ def variability(
     if reading not in ("paper", "minmax"):
         raise BadInput("no such reading of activation variability", expected="paper or minmax", got=reading)
     layers = {name: (layer, _Inputs(layer)) for name, layer in _layers(model)}
-    with _watched(layers.values()), _evaluating(model):
+    with _watched(layers.values()), _evaluating(model), _layer_by_layer():
         some = False
         for x in batches:
             some = True
@@ -204,3 +204,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def _layer_by_layer() -> Iterator[None]:
+    """Let torch's encoders call their layers one by one: in eval mode they take a short cut, with nested tensors."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,18 @@ def load_weights(path: Path | str, model: Classifier) -> None:
             where=path,
             do=f"The file was saved from {info['name']!r}; build or wrap the same model." if "name" in info else "",
         )
-    model.load_state_dict(given)
+    restore(model, given)
     model.trained = bool(info.get("trained", True))
+
+
+def restore(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load tensors that are named as the module's own, in place.
+
+    Files and copies do not hold the versions of the layers, and some refuse to load without theirs (MNASNet).
+    """
+    state: OrderedDict[str, Tensor] = OrderedDict(tensors)
+    state._metadata = module.state_dict(keep_vars=True)._metadata  # type: ignore[attr-defined]  # where torch looks
+    module.load_state_dict(state)
 
 
 def weights_info(path: Path | str) -> dict[str, Any]:

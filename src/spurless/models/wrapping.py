@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import torch
 from torch import nn
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from spurless.core.errors import BadInput, did_you_mean, first_line
 from spurless.models.classifier import (
@@ -39,8 +40,9 @@ def wrap(
         ('3', torch.Size([5, 8]))
 
     Raises:
-        BadInput: there is no such layer, it is not linear, or the module computes something after it.
+        BadInput: there is no such layer, it is not linear, the module computes something after it, or cannot be copied.
     """
+    _check_hooks(module)
     if isinstance(module, Classifier):
         if example is not None:
             module.verify(example)
@@ -63,6 +65,17 @@ def wrap(
     if example is not None:
         model.verify(example)
     return model
+
+
+def _check_hooks(module: nn.Module) -> None:
+    """Refuse the old spectral norm: it can be copied at first and not after a step, when much has been trained."""
+    for part in module.modules():
+        if any(isinstance(hook, SpectralNorm) for hook in part._forward_pre_hooks.values()):
+            raise BadInput(
+                f"{getattr(module, 'name', type(module).__name__)} cannot be copied once it was run: the old "
+                "torch.nn.utils.spectral_norm keeps the weight that it computed",
+                do="Use torch.nn.utils.parametrizations.spectral_norm.",
+            )
 
 
 def _find_head(module: nn.Module, example: Input | None) -> str:

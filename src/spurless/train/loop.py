@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from spurless.core.errors import BadInput, Diverged
 from spurless.data.loader import Loader
 from spurless.models.classifier import evaluating
+from spurless.models.weights import restore
 from spurless.train.evaluate import predict
 from spurless.train.run import Run
 from spurless.train.step import Objective, Stage, Steps, steps_of
@@ -94,7 +95,7 @@ def walk(job: Job, make: Callable[[nn.Module, Loader, Objective, Run, Stage], St
         if not place.done:
             yield from _epochs(place, steps, run)
         if place.kept is not None:
-            job.model.load_state_dict(place.kept)
+            restore(job.model, place.kept)
     run.history.extend({"stage": stage.name, **row} for row in place.history)
     if stage.after is not None:
         stage.after()
@@ -177,7 +178,7 @@ def _restore(place: _Place, steps: Steps, run: Run) -> None:
     state = run.checkpoints.load(steps.stage.name) if run.checkpoints is not None else None
     if state is None:
         return
-    steps.model.load_state_dict(state["model"])
+    restore(steps.model, state["model"])
     steps.optimiser.load_state_dict(state["optimiser"])
     for group in steps.optimiser.param_groups:
         if isinstance(group["lr"], Tensor):  # it comes from the CPU, where a graph cannot read it

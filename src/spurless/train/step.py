@@ -14,6 +14,7 @@ from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Batch
 from spurless.data.loader import Loader
 from spurless.train.config import TrainConfig, learning_rate
+from spurless.train.refusing import check_reached, check_trainable, why_not
 from spurless.train.run import Run
 from spurless.train.sharpness import look_uphill
 
@@ -59,6 +60,7 @@ class Steps:
         self.per_epoch = loader.steps()
         self.total = self.config.steps or self.config.epochs * self.per_epoch
         self.loss = torch.zeros((), device=run.device)
+        self.begun = False
         model.train()
         model.to(run.device)
         if run.device.type == "cuda" and any(p.dim() == 4 for p in model.parameters()):
@@ -105,12 +107,13 @@ class Steps:
         """Put the gradient of the objective into the parameters, and return its value."""
         try:
             loss = self.objective(self.module, batch)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
+        except (ValueError, RuntimeError) as error:
+            refusal = why_not(error, self.model, batch.x, first=not self.begun)
+            if refusal is None:
                 raise
-            raise BadInput(
-                "batch normalisation cannot learn from a batch of one example", do="Use a batch size of 2 or more."
-            ) from None
+            raise refusal from error
+        check_reached(loss)
+        self.begun = True
         self.optimiser.zero_grad()
         self.run.fabric.backward(loss)
         return loss
@@ -266,7 +269,11 @@ def make_optimiser(model: nn.Module, config: TrainConfig, device: torch.device) 
     """Return the optimiser of the parameters that are trained.
 
     On CUDA the update is fused and the learning rate is a tensor, so that a captured graph can follow a schedule.
+
+    Raises:
+        BadInput: there is none.
     """
+    check_trainable(model)
     weights = [p for p in model.parameters() if p.requires_grad]
     cuda = device.type == "cuda"
     lr: Any = torch.tensor(config.lr, device=device) if cuda else config.lr
