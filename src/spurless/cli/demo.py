@@ -14,8 +14,15 @@ from spurless.core.files import check_writable
 from spurless.core.records import Record
 
 TRAIN = {"steps": 170, "batch_size": 64, "lr": 0.01}
-STORY = {"erm": "", "group-resample": "the training attributes", "dfr": "the validation attributes"}
-"""The methods that are shown, and what each uses beyond the labels."""
+STORY = {
+    "erm": "",
+    "masktune": "nothing else",
+    "neurontune": "the validation labels",
+    "group-resample": "the training attributes",
+    "dfr": "the validation attributes",
+}
+"""The methods that are shown, and what each uses beyond the training labels."""
+PRESETS = {"masktune": "digits", "neurontune": "digits"}
 
 
 def demo(
@@ -52,7 +59,7 @@ def demo(
             for name in STORY:
                 given = trained if method_named(name).info.start == "trained" else fresh
                 told = _named(progress, f"{name}, seed {seed}")
-                fitted = fit(name, given, data, seed=seed, train=TRAIN, progress=told)
+                fitted = fit(name, given, data, seed=seed, preset=PRESETS.get(name), train=TRAIN, progress=told)
                 trained = fitted.model if name == "erm" else trained
                 records.append(fitted.record)
                 append(records_file, fitted.record)
