@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import spurless as sp
-from spurless.core.errors import BadInput, MissingAttributes, UnknownName
+from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning, UnknownName
 from spurless.core.findings import Audit, Finding
 from spurless.fixing import Fixed, fix
 from spurless.fixing.choosing import info_of
@@ -186,6 +186,21 @@ def test_one_split_and_an_untrained_model_are_refused() -> None:
         fix(cheat(), digits().val)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"the model is untrained"):
         fix(sp.build("small-cnn", digits()), digits())
+
+
+def test_a_model_that_is_no_better_than_guessing_is_to_be_trained_first() -> None:
+    model = sp.build("small-cnn", digits())
+    model.trained = True  # as where weights were loaded
+    with (
+        pytest.warns(SpurlessWarning, match="every example"),
+        pytest.raises(BadInput, match=r"Fit 'erm' first") as said,
+    ):
+        fix(model, blind(), engine=CPU)
+    assert "no better than guessing, so there is nothing to repair" in str(said.value)
+    with pytest.raises(BadInput, match="no better than guessing"):
+        run(audit=replace(LEANS, guesses="The model guesses."), tries="repairs")
+    named = run(audit=replace(LEANS, guesses="The model guesses."), method="class-balanced-head", options=SHORT)
+    assert [attempt.choice.method for attempt in named.tried] == ["class-balanced-head"]
 
 
 def test_a_notebook_and_machines_read_it() -> None:

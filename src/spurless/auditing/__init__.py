@@ -27,7 +27,9 @@ from spurless.auditing import (
     worst_class,
 )
 from spurless.auditing.base import Auditor
+from spurless.auditing.excess import sentence
 from spurless.auditing.gallery import PICTURED, suspects_of
+from spurless.auditing.guessing import no_better
 from spurless.auditing.subject import LEVEL, PERMUTATIONS, Subject, look
 from spurless.core.errors import BadInput, SpurlessWarning, UnknownName
 from spurless.core.findings import Audit, Finding
@@ -117,6 +119,7 @@ def audit(  # noqa: PLR0913 - a public door
     begin, seconds = time.perf_counter(), {}
     with listening(progress):
         subject = replace(look(classifier, split, run, train), permutations=permutations, level=level)
+        subject = replace(subject, guesses=no_better(subject, run))
         seconds["look"] = time.perf_counter() - begin
         asked = _asked(subject, data, only, masks)
         findings = []
@@ -127,7 +130,7 @@ def audit(  # noqa: PLR0913 - a public door
             gallery = suspects_of(subject, suspects.suspicion(subject), pictured, _spelling(data))
         run.tell("audit", len(asked) + 1, len(asked) + 1)
     _warn(findings, permutations, level)
-    for note in _one_answer(subject):
+    for note in _guesses(subject):
         warnings.warn(note, SpurlessWarning, stacklevel=2)
     return Audited(
         tuple(sorted(findings, key=_rank)),
@@ -135,6 +138,7 @@ def audit(  # noqa: PLR0913 - a public door
         _facts(subject, data, part, {**seconds, **run.seconds}, seed),
         LIMITS,
         level,
+        None if subject.guesses is None else sentence(subject.guesses),
     )
 
 
@@ -158,14 +162,15 @@ def _warn(findings: Sequence[Finding], permutations: int, level: float) -> None:
         )
 
 
-def _one_answer(subject: Subject) -> tuple[str, ...]:
-    """Say where a model says the same of every example: what is found is then what it does not listen to."""
-    if len(torch.unique(subject.predicted)) > 1 or len(torch.unique(subject.y)) < 2:
+def _guesses(subject: Subject) -> tuple[str, ...]:
+    """Say where a model is no better than guessing: what is found is then what it does not listen to."""
+    if subject.guesses is None:
         return ()
-    said = subject.split.groups.labels[int(subject.predicted[0])]
+    one = len(torch.unique(subject.predicted)) == 1
+    so = "so it leans on nothing that it sees" if one else "so its mistakes do not tell what it leans on"
     return (
-        f"The model says {said!r} of every example, so it leans on nothing that it sees. See whether the weights, the "
-        "order of the classes and the preparation of the inputs are those of its training.",
+        f"{sentence(subject.guesses).rstrip('.')}, {so}. See whether the weights, the order of the classes and the "
+        "preparation of the inputs are those of its training.",
     )
 
 
@@ -223,7 +228,7 @@ def _facts(
     subject: Subject, data: Splits | Grouped, part: str, seconds: Mapping[str, float], seed: int
 ) -> dict[str, Any]:
     split = subject.split
-    notes = [*(data.notes if isinstance(data, Splits) else ()), *_one_answer(subject)]
+    notes = [*(data.notes if isinstance(data, Splits) else ()), *_guesses(subject)]
     return {
         "model": subject.model.name,
         "data": data.name if isinstance(data, Splits) else "one split",
