@@ -1,6 +1,7 @@
 """Group gap on subjects made by hand: the group that was made worse is found, and an even model is left alone."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from spurless.models.classifier import Classifier
 BIRDS = Groups(("landbird", "waterbird"), ("land", "water"))
 
 
-def judged(y: Tensor, a: Tensor, wrong: Tensor, groups: Groups = BIRDS, seed: int = 0, **more: int) -> Subject:
+def judged(y: Tensor, a: Tensor, wrong: Tensor, groups: Groups = BIRDS, seed: int = 0, **more: Any) -> Subject:
     """A subject whose mistakes are given: the next label instead of the true one, surest at the end of the split."""
     classes = len(groups.labels)
     predicted = torch.where(wrong, (y + 1) % classes, y)

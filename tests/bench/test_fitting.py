@@ -180,6 +180,20 @@ def test_a_constant_predictor_is_a_warning_in_the_record() -> None:
     assert record.metrics["average"] == pytest.approx(float((DATA.test.y == 0).double().mean()))
 
 
+def test_validation_of_another_kind_is_spoken_of_where_its_labels_are_used() -> None:
+    val = DATA.val
+    shifted = replace(DATA, val=replace(val, x=torch.as_tensor(val.x) + 50))
+    one_class = replace(DATA, val=replace(val, y=(torch.arange(len(val)) % 50 > 0).long()))
+    for data, said in ((shifted, "standard deviations apart"), (one_class, "98 % of its labels")):
+        with pytest.warns(SpurlessWarning, match="Validation differs from train") as caught:
+            record = fit("erm", build("linear", data), data, train=TRAIN, select="val-average", engine=CPU).record
+        assert [said in warning for warning in record.warnings] == [True]
+        assert caught[0].filename == __file__
+        with pytest.warns(SpurlessWarning, match=said):
+            assert said in fit("afr", build("linear", data), data, train=TRAIN, engine=CPU).record.warnings[0]
+        assert not fit("erm", build("linear", data), data, train=TRAIN, engine=CPU).record.warnings  # it is not used
+
+
 def test_warnings_of_others_pass_through() -> None:
     class Loud(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

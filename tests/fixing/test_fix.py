@@ -188,6 +188,21 @@ def test_one_split_and_an_untrained_model_are_refused() -> None:
         fix(sp.build("small-cnn", digits()), digits())
 
 
+def test_a_model_that_is_no_better_than_guessing_is_to_be_trained_first() -> None:
+    model = sp.build("small-cnn", digits())
+    model.trained = True  # as where weights were loaded
+    with (
+        pytest.warns(SpurlessWarning, match="every example"),
+        pytest.raises(BadInput, match=r"Fit 'erm' first") as said,
+    ):
+        fix(model, blind(), engine=CPU)
+    assert "no better than guessing, so there is nothing to repair" in str(said.value)
+    with pytest.raises(BadInput, match="no better than guessing"):
+        run(audit=replace(LEANS, guesses="The model guesses."), tries="repairs")
+    named = run(audit=replace(LEANS, guesses="The model guesses."), method="class-balanced-head", options=SHORT)
+    assert [attempt.choice.method for attempt in named.tried] == ["class-balanced-head"]
+
+
 def test_a_notebook_and_machines_read_it() -> None:
     done = with_attributes()
     assert "<script" not in done._repr_html_()

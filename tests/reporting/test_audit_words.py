@@ -79,6 +79,17 @@ def test_no_sign_is_no_proof() -> None:
     assert opinion(Audit((QUIET, QUIET))).what.startswith("2 questions about use were asked")
 
 
+def test_of_a_model_that_guesses_that_is_the_headline_and_whatever_is_flagged_is_no_use() -> None:
+    flagged = replace(QUIET, flagged=True, p=0.002, shows_use=False)
+    found = Audit((QUIET, flagged), guesses="The model says 'a' of every example.")
+    said = opinion(found)
+    assert (said.kind, said.headline) == ("unasked", "This audit cannot tell: the model is no better than guessing.")
+    assert said.what == "The model says 'a' of every example."
+    assert said.then.startswith("Train it first")
+    shown = replace(found, findings=(replace(flagged, shows_use=True),))
+    assert opinion(shown).kind == "leans"  # what it says follows something, whatever it has learnt
+
+
 def test_where_nothing_could_be_asked_there_is_no_good_news() -> None:
     said = opinion(Audit((replace(QUIET, p=None),)))
     assert (said.kind, said.headline) == ("unasked", "This audit cannot tell.")

@@ -27,7 +27,9 @@ from spurless.auditing import (
     worst_class,
 )
 from spurless.auditing.base import Auditor
+from spurless.auditing.excess import sentence
 from spurless.auditing.gallery import PICTURED, suspects_of
+from spurless.auditing.guessing import no_better
 from spurless.auditing.subject import LEVEL, PERMUTATIONS, Subject, look
 from spurless.core.errors import BadInput, SpurlessWarning, UnknownName
 from spurless.core.findings import Audit, Finding
@@ -120,6 +122,7 @@ def audit(  # noqa: PLR0913 - a public door
     begin, seconds = time.perf_counter(), {}
     with listening(progress):
         subject = replace(look(classifier, split, run, train), permutations=permutations, level=level)
+        subject = replace(subject, guesses=no_better(subject, run))
         seconds["look"] = time.perf_counter() - begin
         asked = _asked(subject, data, only, masks)
         findings = []
@@ -138,6 +141,7 @@ def audit(  # noqa: PLR0913 - a public door
         _facts(subject, data, part, {**seconds, **run.seconds}, seed),
         LIMITS,
         level,
+        None if subject.guesses is None else sentence(subject.guesses),
     )
 
 
@@ -163,7 +167,7 @@ def _warn(findings: Sequence[Finding], permutations: int, level: float) -> None:
 
 def _said(subject: Subject) -> tuple[str, ...]:
     """Return what is to be said of the model before what was found."""
-    return *_one_answer(subject), *_no_maps(subject)
+    return *_guesses(subject), *_no_maps(subject)
 
 
 def _no_maps(subject: Subject) -> tuple[str, ...]:
@@ -179,14 +183,15 @@ def _no_maps(subject: Subject) -> tuple[str, ...]:
     )
 
 
-def _one_answer(subject: Subject) -> tuple[str, ...]:
-    """Say where a model says the same of every example: what is found is then what it does not listen to."""
-    if len(torch.unique(subject.predicted)) > 1 or len(torch.unique(subject.y)) < 2:
+def _guesses(subject: Subject) -> tuple[str, ...]:
+    """Say where a model is no better than guessing: what is found is then what it does not listen to."""
+    if subject.guesses is None:
         return ()
-    said = subject.split.groups.labels[int(subject.predicted[0])]
+    one = len(torch.unique(subject.predicted)) == 1
+    so = "so it leans on nothing that it sees" if one else "so its mistakes do not tell what it leans on"
     return (
-        f"The model says {said!r} of every example, so it leans on nothing that it sees. See whether the weights, the "
-        "order of the classes and the preparation of the inputs are those of its training.",
+        f"{sentence(subject.guesses).rstrip('.')}, {so}. See whether the weights, the order of the classes and the "
+        "preparation of the inputs are those of its training.",
     )
 
 

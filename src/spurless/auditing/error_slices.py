@@ -19,9 +19,10 @@ The floor: nets without a shortcut know their own doubt imperfectly, and with th
 than chance. Where many classes share few examples, and few of those break the shortcut, it hides some that lean on one.
 
 It cannot tell what it is that mistakes share, and not whether it is a shortcut: a head that was stopped long before it
-was trained, or held-out examples that are unlike those of training, leave mistakes that features foresee too. It sees
-nothing where the model knows nothing but the shortcut: then features do not tell who breaks it, and the accuracy alone
-says so. It needs 15 mistakes.
+was trained, or held-out examples that are unlike those of training, leave mistakes that features foresee too. Of a
+model that is no better than guessing it is therefore not asked (:mod:`spurless.auditing.guessing`). It sees nothing
+where the model knows nothing but the shortcut: then features do not tell who breaks it, and the accuracy alone says so.
+It needs 15 mistakes.
 
 Slice discovery by features and mistakes: Eyuboglu et al., "Domino", ICLR 2022, arXiv:2203.14960; Sohoni et al., "No
 Subclass Left Behind", NeurIPS 2020, arXiv:2011.12945. The leave-one-out form of ridge is Allen's PRESS, 1974; the

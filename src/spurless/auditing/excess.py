@@ -75,6 +75,8 @@ def said(subject: Subject) -> Said:
 def unanswerable(subject: Subject) -> str | None:
     """Say why mistakes cannot be compared with hits; None where they can."""
     wrong, n = int(subject.wrong.sum()), len(subject)
+    if subject.guesses is not None:  # features foresee the mistakes of a model that never listened to them
+        return f"{sentence(subject.guesses)} Its mistakes are what it has not learnt, not what it follows."
     if wrong < LEAST_MISTAKES:
         return f"The model makes {wrong} mistakes in {n:,}; it takes {LEAST_MISTAKES} to find what they share."
     if n - wrong < LEAST_MISTAKES:
@@ -82,6 +84,16 @@ def unanswerable(subject: Subject) -> str | None:
     if float(subject.features.double().std(dim=0).max()) < TINY:
         return "The features are the same for every example, so they cannot tell mistakes from hits."
     return None
+
+
+def sentence(words: str) -> str:
+    """Return half a sentence as a whole one.
+
+    Example:
+        >>> sentence("the model guesses")
+        'The model guesses.'
+    """
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def label_name(subject: Subject, label: int) -> str:

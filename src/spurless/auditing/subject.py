@@ -38,6 +38,8 @@ class Subject:
     seeds: Seeds = field(default_factory=Seeds)
     permutations: int = PERMUTATIONS
     level: float = LEVEL
+    guesses: str | None = None
+    """why the model is no better than guessing, as half a sentence; None where it is better"""
 
     def __len__(self) -> int:
         return len(self.split)

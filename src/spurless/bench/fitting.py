@@ -26,6 +26,7 @@ from spurless.core.provenance import digest
 from spurless.core.records import Record
 from spurless.data.checks import check_splits
 from spurless.data.grouped import Splits
+from spurless.data.likeness import differences
 from spurless.methods import Method, make_method
 from spurless.methods.base import Info, check_before, declared
 from spurless.methods.own import settings_of
@@ -133,6 +134,8 @@ class Ready:
     key: str
     fingerprint: str
     content: str
+    notes: tuple[str, ...] = ()
+    """in which ways validation is unlike train, where the run uses its labels"""
 
     @property
     def info(self) -> Info:
@@ -169,8 +172,11 @@ def prepare(
     set_criterion(run, criterion, data.val)
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
-    ready = Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint, content)
+    notes = differences(data) if used(info, criterion)["val_labels"] else ()
+    ready = Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint, content, notes)
     check_before(method, model, ready.shown)
+    for note in notes:
+        warnings.warn(note, SpurlessWarning, stacklevel=4)  # where fit was called
     return ready
 
 
@@ -229,7 +235,7 @@ def finish(
         metrics={**metrics, **numbers},
         seconds={**run.seconds, "total": seconds + time.perf_counter() - begin},
         peak_memory=torch.cuda.max_memory_allocated(run.device) if run.device.type == "cuda" else None,
-        warnings=(*data.notes, *said, *more),
+        warnings=(*data.notes, *ready.notes, *said, *more),
         history=thinned(run.history),
         selective=selective,
         key=ready.key,

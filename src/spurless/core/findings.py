@@ -79,6 +79,8 @@ class Audit:
     limits: tuple[str, ...] = ()
     """what this audit cannot tell, a sentence each"""
     level: float = 0.05
+    guesses: str | None = None
+    """a sentence that says so where the model is no better than guessing: it has learnt nothing to lean on"""
 
     @property
     def flagged(self) -> tuple[Finding, ...]:
@@ -107,12 +109,16 @@ class Audit:
     def verdict(self) -> Verdict:
         """``leans`` where use is shown, ``look`` where something is flagged, ``none`` elsewhere.
 
-        ``unasked`` is not ``none``: no question about use could be asked, such as of a model that makes no mistakes.
+        ``unasked`` is not ``none``: no question about use could be asked, such as of a model that makes no mistakes, or
+        of one that is no better than guessing; whatever else is flagged is then in the data, or is what it has not
+        learnt.
 
         Example:
             >>> Audit((Finding("a", "", 0.0, False, None, "", ""),)).verdict
             'unasked'
         """
+        if self.guesses is not None and not self.proven:
+            return "unasked"
         if self.flagged:
             return "leans" if self.proven else "look"
         return "none" if any(finding.shows_use and finding.p is not None for finding in self.findings) else "unasked"

@@ -73,8 +73,8 @@ def fix(  # noqa: PLR0913 - a public door
     The model is audited on validation, and methods may learn from one half of it. The other half judges: a new model is
     taken where it raises the worst group (the worst class, the balanced accuracy or the worst *inferred* group, where
     attributes are unknown) and costs no more average accuracy than ``tolerance``. Test is only reported. Where
-    nothing is flagged, nothing is done. Where nobody gave attributes and the audit names a word, groups are
-    those of the word; see :mod:`spurless.fixing.naming`.
+    nothing is flagged, nothing is done, and a model that is no better than guessing is refused: train it first. Where
+    nobody gave attributes and the audit names a word, groups are those of the word; see :mod:`spurless.fixing.naming`.
 
     Args:
         model: a trained classifier, or any module whose head can be found; it is left as it was.
@@ -93,7 +93,8 @@ def fix(  # noqa: PLR0913 - a public door
         progress: called with stage, step, total and a word.
 
     Raises:
-        BadInput: there are no splits to train on, the model is untrained, or what was named cannot be.
+        BadInput: there are no splits to train on, the model is untrained or no better than guessing and no method was
+            named, or what was named cannot be.
         MissingAttributes: the method that was named needs attributes that the data do not have.
     """
     wish = _Wish(method, preset, options or {}, tries)
@@ -109,6 +110,8 @@ def fix(  # noqa: PLR0913 - a public door
         check_labels(info_of(choice), LAST, held.data)
         held.check_apart(choice.method, info_of(choice))
     found = audit or ask(old, held.whole, seed=seed, engine=protocol.engine, progress=progress)
+    if found.guesses is not None and not named:
+        raise _unlearnt(found.guesses)
     stand_in = None if named else name_groups(data, found)
     if stand_in is not None:
         held = regroup(held, stand_in, seed)
@@ -196,6 +199,16 @@ def _trained(model: nn.Module, data: Splits, tolerance: float) -> Classifier:
     if not found.trained:
         raise BadInput("the model is untrained, so there is nothing to repair", do="Fit 'erm' first, or load weights.")
     return found
+
+
+def _unlearnt(why: str) -> BadInput:
+    """Return the error for a model that has learnt nothing: a better one would be a first training, not a repair."""
+    return BadInput(
+        "the model is no better than guessing, so there is nothing to repair",
+        got=why.rstrip("."),
+        do="Fit 'erm' first, or see whether the weights, the order of the classes and the preparation of the inputs "
+        "are those of its training; name a method to run it all the same.",
+    )
 
 
 def _audited(new: Classifier, taken: Attempt, before: Audit, held: Held, shop: Workshop) -> Audit:

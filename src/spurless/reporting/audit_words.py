@@ -185,6 +185,16 @@ def _none(asked: int) -> Opinion:
 
 
 def _unasked(audit: Audit) -> Opinion:
+    if audit.guesses is not None:
+        return Opinion(
+            "unasked",
+            "This audit cannot tell: the model is no better than guessing.",
+            name(audit.guesses, LONG),
+            "A model that has learnt nothing has no shortcut to lean on; what is flagged is in the data, or is what it "
+            "does not know.",
+            "Train it first; or see whether the weights, the order of the classes and the preparation of the inputs "
+            "are those of its training.",
+        )
     return Opinion(
         "unasked",
         "This audit cannot tell.",
