@@ -83,7 +83,9 @@ CsvFile = Annotated[
 CsvText = Annotated[
     str | None,
     typer.Option(
-        help="CSV column of the text, of a pair as A,B; for tables of texts.", metavar="COLUMNS", rich_help_panel=DATA
+        help="Column of the text, of a pair as A,B; for texts in a CSV or a Hugging Face dataset.",
+        metavar="COLUMNS",
+        rich_help_panel=DATA,
     ),
 ]
 CsvRoot = Annotated[
