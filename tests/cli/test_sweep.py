@@ -146,7 +146,7 @@ def test_help_teaches_and_fits_80_columns(cli: Cli) -> None:
     lines = said.out.splitlines()
     assert max(map(len, lines)) <= 80
     examples = [line.strip() for line in lines if line.strip().startswith("spurless sweep")]
-    assert len(examples) == 7
+    assert len(examples) == 8
     assert not any(line.split() and line.split()[0] in ("on", "the", "to") and len(line.split()) == 1 for line in lines)
 
 
