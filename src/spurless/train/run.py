@@ -167,7 +167,7 @@ def _fabric(engine: Engine) -> Any:
     if any(word in engine.strategy for word in ("fsdp", "deepspeed")):
         raise BadInput(
             f"the strategy {engine.strategy!r} cuts the model into pieces, and it is evaluated and saved whole here",
-            do="Use --strategy ddp.",
+            do="Use --strategy ddp.",  # see docs/decisions/0011-no-fsdp.md
         )
     accelerator, index = _accelerator(engine.device)
     if accelerator == "cpu" and engine.precision == "16-mixed":
