@@ -386,3 +386,23 @@ def test_defaults_that_help_shows_are_those_of_the_loop() -> None:
     }
     assert shown == {name: str(getattr(TrainConfig(), name)) for name in shown}
     assert len(shown) == 11
+
+
+def test_a_tracked_run_leaves_its_epochs_beside_its_record(tiny_fit: Cli, here: Path) -> None:
+    said = tiny_fit("erm", "--track", "csv")
+    (record,) = said.records(here / "runs" / "records.jsonl")
+    assert (said.status, said.err) == (0, "")
+    place = here / "runs" / "track" / f"erm-planted-seed0-{record['key'][:8]}"
+    header, *rows = (place / "metrics.csv").read_text().splitlines()
+    assert "train/loss" in header
+    assert len(rows) == len(record["history"]) + 1
+    assert record["key"] == tiny_fit("erm", "--out", "plain").records(here / "plain" / "records.jsonl")[0]["key"]
+
+
+@pytest.mark.parametrize("command", [("fit", "erm"), ("sweep", "--over", "lr=0.1"), ("bench", "plan.toml")])
+def test_a_tracker_that_is_none_is_refused_before_anything_is_done(
+    refused: Callable[..., None], here: Path, command: tuple[str, ...]
+) -> None:
+    (here / "plan.toml").write_text('methods = ["erm"]\ndatasets = ["planted"]\nmodel = "linear"\n')
+    refused(r"No tracker is called 'tensorbord'. Did you mean 'tensorboard'\?", *command, "--track", "tensorbord")
+    assert not (here / "runs").exists()

@@ -216,5 +216,18 @@ def test_a_dataset_of_hugging_face_on_disk_is_opened_by_its_folder(tmp_path: Pat
     assert splits.train.has_attributes
     with pytest.raises(BadInput, match=r"no column is called 'kind'"):
         open_data(str(tmp_path / "set"), {}, Columns(label="kind"), seed=0, quiet=True)
-    with pytest.raises(BadInput, match=r"set: of a dataset of Hugging Face, images are read"):
-        open_data(str(tmp_path / "set"), {}, Columns(text="review"), seed=0, quiet=True)
+    with pytest.raises(BadInput, match=r"set: a dataset of Hugging Face is read by --label, .* knows its own splits"):
+        open_data(str(tmp_path / "set"), {}, Columns(split="place"), seed=0, quiet=True)
+
+
+def test_texts_of_hugging_face_on_disk_are_opened_by_their_column(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    made = {"review": [f"good {i}" for i in range(40)], "kind": ["a" if i % 2 else "b" for i in range(40)]}
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict(made)}).save_to_disk(tmp_path / "set")
+    columns = Columns(label="kind", text="review")
+    splits = open_data(str(tmp_path / "set"), {"tokenizer": "words", "max_length": "8"}, columns, seed=0, quiet=True)
+    assert splits.options["max_length"] == 8
+    assert isinstance(splits.train.x, dict)
+    assert len(splits.train) + len(splits.val) + len(splits.test) == 40
+    with pytest.raises(BadInput, match=r"own texts have no option 'size'"):
+        open_data(str(tmp_path / "set"), {"size": "8"}, columns, seed=0, quiet=True)

@@ -111,6 +111,7 @@ def test_own_data_and_a_file_of_settings(cli: Cli, here: Path, csv: Callable[...
         (("--over", "lr=0.1,.1"), r"a value of 'lr' comes twice"),
         (("--over", "lr=1", "--over", "lr=2"), r"--over lr is said twice\. Write all values at once: --over lr=1,2\."),
         (("--over", "lrr=1"), r"No parameter is called 'lrr'\. Did you mean 'lr'\?"),
+        (("--over", "lr=1", "--engine", "local"), r"no engine is called 'local'\. Use here, .* or processes, several"),
         (("--over", "lr=1", "--engine", "cluster"), r"No engine is called 'cluster'\. Known: auto, fleet, here"),
         (("--over", "lr=1", "--address", "auto"), r"--address names a Ray cluster \(got --engine auto\)"),
         (("--over", "lr=1", "--drop", "half"), r"--drop 'half' is no share"),
@@ -146,7 +147,7 @@ def test_help_teaches_and_fits_80_columns(cli: Cli) -> None:
     lines = said.out.splitlines()
     assert max(map(len, lines)) <= 80
     examples = [line.strip() for line in lines if line.strip().startswith("spurless sweep")]
-    assert len(examples) == 7
+    assert len(examples) == 8
     assert not any(line.split() and line.split()[0] in ("on", "the", "to") and len(line.split()) == 1 for line in lines)
 
 

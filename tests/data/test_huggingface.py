@@ -1,6 +1,7 @@
 """Hugging Face: columns of a dataset become examples; nothing here asks the network."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.huggingface import from_huggingface
 from spurless.data.loader import Loader, shuffled
+from spurless.data.table import from_csv
 
 datasets = pytest.importorskip("datasets", reason="the extra 'hf' is not installed")
 
@@ -175,3 +177,82 @@ def test_an_example_without_a_label_is_named() -> None:
     dataset = made(0, 3, datasets.Value("string")).map(lambda row: {**row, "label": None if row["age"] == 2 else "a"})
     with pytest.raises(BadInput, match=r"column 'label': example 2 has no label"):
         from_huggingface(dataset)
+
+
+WORDS = ["good", "bad"]
+
+
+def told(start: int, stop: int) -> Any:
+    """Make a dataset of texts that tell their label, and of answers to them."""
+    numbers = range(start, stop)
+    columns = {
+        "review": [f"{WORDS[i % 2]} {'x' * (i // 2 + 1)}" for i in numbers],
+        "answer": [f"so {WORDS[i % 2]}" for i in numbers],
+        "label": [i % 2 for i in numbers],
+        "place": ["land" if i % 4 < 2 else "sea" for i in numbers],
+    }
+    strings = {name: datasets.Value("string") for name in ("review", "answer", "place")}
+    return datasets.Dataset.from_dict(
+        columns, features=datasets.Features(label=datasets.ClassLabel(names=["no", "yes"]), **strings)
+    )
+
+
+def test_texts_are_tokenised_and_keep_their_label_attribute_and_split(
+    tmp_path: Path, speller: str, spoken: Callable[[Tensor], str]
+) -> None:
+    datasets.DatasetDict({"train": told(0, 20), "validation": told(20, 28), "test": told(28, 40)}).save_to_disk(
+        str(tmp_path / "reviews")
+    )
+    data = from_huggingface(tmp_path / "reviews", text="review", attribute="place", tokenizer=speller, max_length=64)
+    assert [len(split) for split in every(data)] == [20, 8, 12]
+    assert data.groups.names == ("no, land", "no, sea", "yes, land", "yes, sea")
+    assert data.options["text"] == ["review"]
+    assert (data.options["tokenizer"], data.options["max_length"]) == (speller, 64)
+    whole = told(28, 40)
+    assert isinstance(data.test.x, dict)
+    assert [spoken(ids).replace(" ", "") for ids in data.test.x["input_ids"]] == [
+        text.replace(" ", "") for text in whole["review"]
+    ]
+    assert data.test.y.tolist() == whole["label"]
+    assert data.test.a.tolist() == [["land", "sea"].index(place) for place in whole["place"]]
+    assert data.test.names is not None
+    assert data.test.names.text(0) == whole["review"][0]
+
+
+def test_texts_are_those_of_a_csv_with_the_same_words(tmp_path: Path, speller: str) -> None:
+    told(0, 40).to_csv(str(tmp_path / "t.csv"))
+    ours = from_huggingface(told(0, 40), text=("review", "answer"), tokenizer=speller, max_length=32, seed=3)
+    csv = from_csv(
+        tmp_path / "t.csv", label="label", text=("review", "answer"), tokenizer=speller, max_length=32, seed=3
+    )
+    for one, other in zip(every(ours), every(csv), strict=True):
+        assert isinstance(one.x, dict)
+        assert isinstance(other.x, dict)
+        assert torch.equal(one.x["input_ids"], other.x["input_ids"])
+        assert torch.equal(one.y, other.y)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "message"),
+    [
+        (told, {"image": "review"}, r"'review' holds texts, and no images. Name .* text= \(--text\)"),
+        (told, {}, r"no column is called 'image'. Name it with .*, or text= .* Columns: "),
+        (told, {"text": "label"}, r"'label' holds no texts"),
+        (made, {"text": "image"}, r"'image' holds no texts. Name .* image= \(--file\)"),
+        (told, {"text": "reviews"}, r"no column is called 'reviews'. Did you mean 'review'\?"),
+        (told, {"text": "review", "image": "answer"}, r"text and image are both given"),
+        (told, {"text": "review", "size": 8}, r"text and size are both given, and size is for images"),
+        (told, {"text": ()}, r"one text or a pair of them \(got no column\)"),
+    ],
+)
+def test_what_is_no_text_or_no_image_is_said(
+    dataset: Callable[[int, int], Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        from_huggingface(dataset(0, 12), **options)
+
+
+def test_an_example_without_a_text_is_named(speller: str) -> None:
+    dataset = told(0, 12).map(lambda row: {**row, "review": None if row["review"] == "bad xx" else row["review"]})
+    with pytest.raises(BadInput, match=r"the text of example 3 is no text"):
+        from_huggingface(dataset, text="review", tokenizer=speller)

@@ -19,6 +19,7 @@ from spurless.bench.assess import assess, circumstances, describe_data, describe
 from spurless.bench.keys import content_of, key_under
 from spurless.bench.rules import check_fit, check_kinds, check_labels, score_of, set_criterion, used
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
+from spurless.bench.tracked import tracked
 from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.options import configure
 from spurless.core.progress import Progress
@@ -36,6 +37,7 @@ from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.run import Engine, Run, start
 from spurless.train.select import Criterion, criterion_named
+from spurless.train.tracking import Tracker, closing
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,14 @@ class Fitted:
     """The trained model that the method repaired; None for a method that trains from scratch."""
     explanation: Any = None
     """What the method found out on its way, where it says; the biased neurons of NeuronTune, for one."""
+    tracker: Tracker | None = field(default=None, repr=False, compare=False)
+    """Where the run is told, until :meth:`told`."""
+
+    def told(self, record: Record | None = None) -> Fitted:
+        """Tell the numbers of the record, or of one that has more of them, where the run is tracked."""
+        if self.tracker is not None:
+            self.tracker.end((record or self.record).metrics)
+        return self
 
 
 @dataclass(frozen=True)
@@ -118,7 +128,7 @@ def fit(  # noqa: PLR0913  the one door: each is a word that a user says
 
 def fit_under(protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int) -> Fitted:
     """Fit a method under a protocol; see :func:`fit`."""
-    return carry_out(prepare(protocol, method, model, data, seed))
+    return carry_out(prepare(protocol, method, model, data, seed)).told()
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,7 @@ class Ready:
     content: str
     notes: tuple[str, ...] = ()
     """in which ways validation is unlike train, where the run uses its labels"""
+    tracker: Tracker | None = None
 
     @property
     def info(self) -> Info:
@@ -173,7 +184,8 @@ def prepare(
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
     notes = differences(data) if used(info, criterion)["val_labels"] else ()
-    ready = Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint, content, notes)
+    tracker = tracked(protocol, method, model, data, run, key)
+    ready = Ready(protocol, method, model, data, run.seeds.seed, run, key, fingerprint, content, notes, tracker)
     check_before(method, model, ready.shown)
     for note in notes:
         warnings.warn(note, SpurlessWarning, stacklevel=4)  # where fit was called
@@ -181,12 +193,13 @@ def prepare(
 
 
 def carry_out(ready: Ready) -> Fitted:
-    """Train, evaluate and record one run."""
+    """Train, evaluate and record one run; whoever asked for it says where it is tracked how it ended."""
     begin = time.perf_counter()
-    with heard() as said:
-        model, begun = _starting_point(ready)
-        fitted = ready.method.fit(model, ready.shown, ready.run)
-    return finish(ready, fitted, begun, said, time.perf_counter() - begin)
+    with closing(ready.tracker):
+        with heard() as said:
+            model, begun = _starting_point(ready)
+            fitted = ready.method.fit(model, ready.shown, ready.run)
+        return finish(ready, fitted, begun, said, time.perf_counter() - begin)
 
 
 def _starting_point(ready: Ready) -> tuple[Classifier, Classifier | None]:
@@ -241,7 +254,7 @@ def finish(
         key=ready.key,
         **around,
     )
-    return Fitted(fitted, record, begun, run.explanation)
+    return Fitted(fitted, record, begun, run.explanation, ready.tracker)
 
 
 def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, engine: Engine | None = None) -> Record:

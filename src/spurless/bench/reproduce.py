@@ -100,6 +100,7 @@ def _done(claim: Claim, missing: Sequence[_Missing], out: Path | None, together:
             continue
         part, more = missing[number], claim.extra(fitted) if claim.extra is not None else {}
         record = marked(replace(fitted.record, cell=part.called, metrics={**fitted.record.metrics, **more}))
+        fitted.told(record)
         if out is not None:
             append(out, record)
             forget(_checkpoints_of(out), record.key)

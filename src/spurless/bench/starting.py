@@ -19,6 +19,7 @@ from spurless.models.weights import load_weights, save_weights
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.evaluate import predict
 from spurless.train.run import Run
+from spurless.train.tracking import apart
 
 
 def trained_by_erm(model: Classifier, data: Splits, run: Run, content: str) -> Classifier:
@@ -43,8 +44,8 @@ def trained_by_erm(model: Classifier, data: Splits, run: Run, content: str) -> C
 def _by_erm(model: Classifier, data: Splits, run: Run) -> Classifier:
     """Train with checkpoints, seconds and history apart: the method that follows may call a stage by the same name."""
     points = run.checkpoints
-    apart = points and Checkpoints(points.folder / "erm", points.key, points.seconds)
-    first = replace(run, checkpoints=apart, seconds={}, history=[], stages=set())
+    kept = points and Checkpoints(points.folder / "erm", points.key, points.seconds)
+    first = replace(run, checkpoints=kept, seconds={}, history=[], stages=set(), log=apart(run.log, stage="erm"))
     model = ERM().fit(model, data.shown(train_attributes=False, val_labels=False, val_attributes=False), first)
     run.seconds["erm"] = sum(first.seconds.values())
     run.history.extend({**row, "stage": "erm"} for row in first.history)

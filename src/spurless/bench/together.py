@@ -26,7 +26,8 @@ def fit_together(requests: Sequence[Request], at_once: int = AT_ONCE) -> Iterato
 
     Runs of methods with one stage that train from scratch advance together where their steps can be captured as a
     CUDA graph; all others are done one after another. The record of a run that shared its device says under
-    ``hardware`` with how many; its seconds are those that went by, its peak of memory is that of all.
+    ``hardware`` with how many; its seconds are those that went by, its peak of memory is that of all. Where runs are
+    tracked, whoever takes one says so with ``told``, since it may add to its numbers.
 
     Args:
         requests: the runs; a tensor of inputs that several have lies on the device once.
@@ -103,6 +104,8 @@ class _Harbour:
 
 def _finished(ready: Ready, outcome: Outcome, said: Sequence[str]) -> Fitted | Exception:
     if outcome.error is not None:
+        if ready.tracker is not None:
+            ready.tracker.fail()
         return outcome.error
     try:
         return finish(ready, ready.model, None, said, sum(ready.run.seconds.values()), outcome.together)

@@ -25,7 +25,9 @@ from spurless.cli.flags import (
     Quiet,
     Threads,
     Together,
+    Track,
     Workers,
+    tracker,
 )
 from spurless.cli.ls import label_words
 from spurless.cli.sources import Columns, open_data
@@ -61,6 +63,7 @@ def bench(
     precision: Precision = "auto",
     workers: Workers = 0,
     out: Annotated[Path, typer.Option(help="Folder for records.jsonl.", rich_help_panel=OUTPUT)] = Path("runs/bench"),
+    track: Track = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -83,6 +86,7 @@ def bench(
       spurless bench plan.toml
       spurless bench plan.toml --seeds 5 --jobs 4
       spurless bench plan.toml --engine ray --address auto --out runs/table
+      spurless bench plan.toml --track tensorboard:logs
       spurless report runs/bench --out bench.html
     """
     from spurless.bench.engines import Machines
@@ -91,7 +95,7 @@ def bench(
 
     asked = read_plan(plan, _door)
     asked = replace(asked, seeds=seeds or asked.seeds, first=asked.first if seed is None else seed)
-    place = Engine(device, precision=precision, workers=workers)
+    place = Engine(device, precision=precision, workers=workers, track=tracker(track, out))
     machines = Machines(place, threads, jobs, together, address, gpus_per_run, cpus_per_run)
     records = out / "records.jsonl"
     check_appendable(records)

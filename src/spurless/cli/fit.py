@@ -42,8 +42,10 @@ from spurless.cli.flags import (
     Select,
     SkipBad,
     Strategy,
+    Track,
     Workers,
     shares,
+    tracker,
 )
 from spurless.cli.sources import Columns, build_model, open_data
 from spurless.cli.weights import refuse_selector, with_tokenizer
@@ -133,6 +135,7 @@ def fit(
     out: Annotated[
         Path, typer.Option(help="Folder for records.jsonl, weights and checkpoints.", rich_help_panel=OUTPUT)
     ] = Path("runs"),
+    track: Track = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -141,6 +144,7 @@ def fit(
     A record is appended to OUT/records.jsonl, and the weights are saved beside it.
     A killed run, started again with the same words, goes on where it was and ends
     with the same weights; a run that OUT holds already is shown and not repeated.
+    To watch the loss while it trains, --track it; that changes no weight.
     Where a method repairs a model that was trained for it, the weights before the
     repair are saved too, as NAME-start.safetensors, and what it mined as NAME-mined.npz,
     which --mined gives to another run.
@@ -151,6 +155,7 @@ def fit(
       spurless fit jtt -D conflicting=0.1 --preset digits -M upweight=5 --seeds 3
       spurless fit masktune --preset digits --steps 200 --coverage 1,0.9,0.8
       spurless fit group-dro --data meta.csv --label y --mined runs/dcwp-…-mined.npz
+      spurless fit erm --data patched-digits --track tensorboard
     """
     from spurless.bench.fitting import Protocol, fit_under
     from spurless.bench.keys import key_of
@@ -178,7 +183,7 @@ def fit(
     _check_method_options(method, method_options, signature(make_method).parameters)
     chosen = make_method(method, preset, **method_options)
     settings = configure(TrainConfig, train, "the training loop")
-    engine = Engine(device, devices, strategy, precision, workers)
+    engine = Engine(device, devices, strategy, precision, workers, track=tracker(track, out))
     protocol = Protocol(settings, select, engine, out / "checkpoints", _coverages(coverage, score), score)
     score_of(score, declared(chosen), protocol.coverages)
     check_writable(out)

@@ -83,7 +83,9 @@ CsvFile = Annotated[
 CsvText = Annotated[
     str | None,
     typer.Option(
-        help="CSV column of the text, of a pair as A,B; for tables of texts.", metavar="COLUMNS", rich_help_panel=DATA
+        help="Column of the text, of a pair as A,B; for texts in a CSV or a Hugging Face dataset.",
+        metavar="COLUMNS",
+        rich_help_panel=DATA,
     ),
 ]
 CsvRoot = Annotated[
@@ -226,7 +228,26 @@ ConfigFile = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON for machines instead of a table.", metavar="", rich_help_panel=OUTPUT)
 ]
+Track = Annotated[
+    str | None,
+    typer.Option(
+        help="Follow every run, epoch by epoch, with csv, tensorboard, mlflow or wandb (offline); a folder for it as "
+        "csv:FOLDER. Needs pip install 'spurless\\[track]', but for csv.",
+        metavar="KIND",
+        show_default="nothing; the folder OUT/track",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Draw no progress bar.", metavar="", rich_help_panel=OUTPUT)]
+
+
+def tracker(track: str | None, out: Path) -> str | None:
+    """Read --track, and refuse now what cannot be, before data are opened; without a folder it is one of ``out``."""
+    if track is None:
+        return None
+    from spurless.train.tracking import settled
+
+    return settled(track, out / "track")
 
 
 def shares(text: str | None) -> tuple[float, ...]:

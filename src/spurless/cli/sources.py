@@ -126,41 +126,40 @@ def _open_own(source: str, options: Mapping[str, Any], columns: Columns, seed: i
             f"{source!r} is no dataset's name, and no folder, CSV or npz file",
             do=f"{did_you_mean(source, DATASETS)} See the names: spurless ls datasets".strip(),
         )
-    if columns.text is not None and kind in (".csv", ".tsv"):
-        return _open_csv(path, columns, seed, _text_options(options))
+    hub = kind == "folder" and any((path / name).is_file() for name in HUGGING_FACE)
+    if columns.text is not None and (hub or kind in (".csv", ".tsv")):
+        return (_open_huggingface if hub else _open_csv)(path, columns, seed, _text_options(options))
     if unknown := sorted(set(options) - {"size"}):
         raise BadInput(f"own data have no option {unknown[0]!r}", expected="size (of the images, in pixels)")
     sized: dict[str, Any] = {"size": _whole(options, "size")} if "size" in options else {}
     if kind in (".csv", ".tsv"):
         return _open_csv(path, columns, seed, {**sized, **reading})
     if kind == "folder":
-        if any((path / name).is_file() for name in HUGGING_FACE):
-            return _open_huggingface(path, columns, seed, sized, reading)
+        if hub:
+            return _open_huggingface(path, columns, seed, {**sized, "stream": reading.get("stream")})
         _refuse_columns(replace(columns, skip_bad=False), source)
         return from_folder(path, seed=seed, skip_bad=columns.skip_bad, **sized, **reading)
     return _open_npz(path, columns, seed, sized, reading)
 
 
-def _open_huggingface(
-    path: Path, columns: Columns, seed: int, sized: dict[str, Any], reading: dict[str, Any]
-) -> Splits:
-    """Open a folder that ``save_to_disk`` of Hugging Face's datasets wrote, of images; it knows its own splits."""
+def _open_huggingface(path: Path, columns: Columns, seed: int, reading: dict[str, Any]) -> Splits:
+    """Open a folder that ``save_to_disk`` of Hugging Face's datasets wrote; it knows its own splits."""
     from spurless.data import from_huggingface
 
-    if columns != Columns(columns.label, columns.attribute, file=columns.file):
+    if columns != Columns(columns.label, columns.attribute, file=columns.file, text=columns.text):
         raise BadInput(
-            "of a dataset of Hugging Face, images are read, by --label, --attribute and --file, its column of images",
+            "a dataset of Hugging Face is read by --label, --attribute, and --file or --text, its images or texts",
             where=path,
-            do="Save texts as a CSV (dataset.to_csv), and name their column with --text.",
+            do="Leave other columns out: it knows its own splits.",
         )
     return from_huggingface(
         path,
-        image=columns.file or "image",
+        image=columns.file,
+        text=columns_named(columns.text),
         label=columns.label or "label",
         attribute=columns_named(columns.attribute),
         seed=seed,
-        stream=reading.get("stream"),
-        **sized,
+        **reading,
     )
 
 

@@ -42,7 +42,9 @@ from spurless.cli.flags import (
     SkipBad,
     Threads,
     Together,
+    Track,
     Workers,
+    tracker,
 )
 from spurless.cli.sources import Columns, open_quietly
 from spurless.cli.sweep_maps import Backgrounds, Maps, check_maps, place_of, write_maps
@@ -149,6 +151,7 @@ def sweep(
     ] = None,
     maps: Maps = None,
     backgrounds: Backgrounds = None,
+    track: Track = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -170,6 +173,7 @@ def sweep(
       spurless sweep --over lr=0.01,0.1 --engine ray --address auto
       spurless sweep --over lr=0.01,0.1 --study --stop-accuracy 1 --momentum 0
       spurless sweep --over lr=0.01,0.1 --data double-digits --model mlp --maps 6
+      spurless sweep --over lr=0.01,0.1 --track mlflow
     """
     from spurless.bench.cell import Cell
     from spurless.bench.engines import Machines, choose
@@ -208,7 +212,7 @@ def sweep(
         if swept_over.room == "train" and said.get(swept_over.field) is not None:
             raise BadInput(f"{name} is swept over, and has a value of its own beside", do="Leave one of the two out.")
     asked = Sweep(cell, values, seeds, seed, _share(drop), partial(open_quietly, columns), study, weights)
-    place = Engine(device, precision=precision, workers=workers)
+    place = Engine(device, precision=precision, workers=workers, track=tracker(track, out))
     machines = Machines(place, threads, jobs, together, address, gpus_per_run, cpus_per_run)
     choose(engine, machines)
     segmenter = check_maps(maps, backgrounds, values)

@@ -46,6 +46,7 @@ from spurless.train.evaluate import logits
 from spurless.train.loop import minimise
 from spurless.train.run import Run
 from spurless.train.step import Stage
+from spurless.train.tracking import apart
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ class GCDRO:
             epochs.add_(1)
             return float(epochs) if run.score is None else run.score(model)  # where nobody asks, the last is kept
 
-        aside = run if config.beta == 1 else replace(run, score=look, history=[])
+        log = apart(run.log, without="score" if run.score is None else None)
+        aside = run if config.beta == 1 else replace(run, score=look, history=[], log=log)
         memory = {**worst.memory, "running": running, "epochs": epochs, "weight": weight}
         loader = run.loader(train, shuffled(len(train), run.seeds.child("train")))
         minimise(model, loader, objective, aside, Stage("train", memory=memory, static=True))

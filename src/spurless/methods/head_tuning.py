@@ -34,6 +34,7 @@ from spurless.train.evaluate import predict
 from spurless.train.loop import minimise
 from spurless.train.run import Run
 from spurless.train.step import Stage
+from spurless.train.tracking import apart
 
 
 def check_counts(config: object, who: str, *names: str) -> None:
@@ -202,8 +203,9 @@ def trained_again(name: str, data: Splits, run: Run, settings: TrainConfig, do: 
     if run.fresh is None:
         raise BadInput(f"the stage {name!r} trains the model anew, and the given one was trained elsewhere", do=do)
     points = run.checkpoints
-    apart = points and Checkpoints(points.folder / name.replace(" ", "-"), points.key, points.seconds)
-    first = replace(run, train=settings, score=None, checkpoints=apart, seconds={}, history=[], stages=set())
+    kept = points and Checkpoints(points.folder / name.replace(" ", "-"), points.key, points.seconds)
+    first = replace(run, train=settings, score=None, checkpoints=kept, seconds={}, history=[], stages=set())
+    first.log = apart(run.log, stage=name)
     model = ERM().fit(wrap(run.fresh()), data, first)
     run.seconds[name] = sum(first.seconds.values())
     run.history.extend({**row, "stage": name} for row in first.history)

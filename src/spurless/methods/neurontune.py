@@ -231,7 +231,7 @@ class _Turns:
             self.fitness.append(sfit(scores))
             liked = self._liked(epoch)
             row = {"epoch": epoch, "loss": loss, "suppressed": int(dims.sum()), "sfit": self.fitness[-1]}
-            self.run.history.append({"stage": "tune", **row, **({"score": liked} if self.sets.val is not None else {})})
+            self.run.note({"stage": "tune", **row, **({"score": liked} if self.sets.val is not None else {})})
             if liked > best or kept is None:
                 best, weights = liked, deepcopy(self.head.state_dict())
                 kept = Neurons(identified, dims, self.labels, epoch, (), self.config.activations)
@@ -255,7 +255,7 @@ class _Turns:
 
     def _tune(self, epoch: int) -> float:
         """Tune for an epoch, and return its loss."""
-        aside = replace(self.run, score=None, history=[], seconds={})
+        aside = replace(self.run, score=None, history=[], seconds={}, log=None)
         settings = settings_of(replace(self.config, epochs=1), self.run.train)
         tune_head(self.head, self.sets.tune, lambda _: self.order(epoch - 1), aside, f"tune {epoch}", settings)
         self.run.seconds["tune"] = self.run.seconds.get("tune", 0.0) + sum(aside.seconds.values())

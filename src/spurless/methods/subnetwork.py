@@ -27,6 +27,7 @@ from spurless.train.loop import minimise
 from spurless.train.refusing import check_trainable
 from spurless.train.run import Run
 from spurless.train.step import Objective, Stage
+from spurless.train.tracking import apart
 
 Penalty = Literal["signed", "absolute", "expected"]
 PENALTIES: Mapping[Penalty, Callable[[nn.Module], Tensor]] = {
@@ -140,7 +141,7 @@ def learn_mask(  # noqa: PLR0913 - a stage: what, from what, by what
         clip=None,
     )
     watch = _Watch(model, train, run, mined)
-    aside = replace(run, score=watch, judge=None, history=[])
+    aside = replace(run, score=watch, judge=None, history=[], log=apart(run.log, without="score"))
     loader = run.loader(train, order, config.batch_size)
     minimise(model, loader, objective, aside, Stage("prune", settings, watch.memory, static=True))
     looks = watch.looks([row["step"] for row in aside.history])
@@ -239,5 +240,5 @@ def finished(
     make_permanent(model)
     found = Subnetwork(mined, sparsity(model), layer_sparsity(model), looks, pruned)
     run.explanation = found
-    run.history.append({"stage": "subnetwork", "sparsity": found.sparsity, "layers": dict(found.layers)})
+    run.note({"stage": "subnetwork", "sparsity": found.sparsity, "layers": dict(found.layers)})
     return model

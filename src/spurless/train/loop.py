@@ -92,6 +92,8 @@ def walk(job: Job, make: Callable[[nn.Module, Loader, Objective, Run, Stage], St
     with run.timed(stage.name):
         steps = make(job.model, job.loader, job.objective, run, stage)
         _restore(place, steps, run)
+        for row in place.history:  # of the part that a killed run had made: its log ended anywhere
+            run.track({"stage": stage.name, **row})
         if not place.done:
             yield from _epochs(place, steps, run)
         if place.kept is not None:
@@ -138,6 +140,7 @@ def _end_epoch(place: _Place, steps: Steps, run: Run) -> None:
             place.best = row["score"]
             place.kept = {key: value.detach().cpu().clone() for key, value in steps.model.state_dict().items()}
     place.history.append({**row, **_watched(place, steps, run)})
+    run.track({"stage": steps.stage.name, **place.history[-1]})
     place.epoch, place.within = place.epoch + 1, 0
     steps.loss.zero_()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from spurless.data.grouped import Grouped
 from spurless.data.loader import Loader, Order
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
+from spurless.train.tracking import Log
 
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
 
@@ -44,6 +45,8 @@ class Run:
     """What a method found out on its way; it is passed on to the user."""
     checkpoints: Checkpoints | None = None
     progress: Progress | None = None
+    log: Log | None = None
+    """Takes every row of the history as its epoch ends, where the run is tracked; see ``train.tracking``."""
     workers: int = 0
     precision: str = "32-true"
     graph: bool = True
@@ -95,6 +98,16 @@ class Run:
             self._told = now
             self.progress(stage, step, total, word)
 
+    def note(self, row: dict[str, Any]) -> None:
+        """Add a row to the history, and tell it to whoever tracks the run."""
+        self.history.append(row)
+        self.track(row)
+
+    def track(self, row: Mapping[str, Any]) -> None:
+        """Tell a row to whoever tracks the run; of several processes one does."""
+        if self.log is not None and self.is_main:
+            self.log(row)
+
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Count the seconds of a stage."""
@@ -120,6 +133,8 @@ class Engine:
     """Processes that read streamed data."""
     graph: bool = True
     """Capture the training step as a CUDA graph where it can be."""
+    track: str | None = None
+    """Tell runs, as they go on, to csv, tensorboard, mlflow or wandb, as ``csv:FOLDER``; see ``train.tracking``."""
 
 
 def start(engine: Engine, seed: int, train: TrainConfig, checkpoints: Checkpoints | None = None) -> Run:
@@ -127,7 +142,7 @@ def start(engine: Engine, seed: int, train: TrainConfig, checkpoints: Checkpoint
     return Run(
         train=train,
         seeds=Seeds(seed),
-        fabric=_fabric(engine),
+        fabric=_fabric(replace(engine, track=None)),  # one for all, however they are tracked
         checkpoints=checkpoints,
         workers=engine.workers,
         precision="32-true" if engine.precision == "auto" else engine.precision,
@@ -152,7 +167,7 @@ def _fabric(engine: Engine) -> Any:
     if any(word in engine.strategy for word in ("fsdp", "deepspeed")):
         raise BadInput(
             f"the strategy {engine.strategy!r} cuts the model into pieces, and it is evaluated and saved whole here",
-            do="Use --strategy ddp.",
+            do="Use --strategy ddp.",  # see docs/decisions/0011-no-fsdp.md
         )
     accelerator, index = _accelerator(engine.device)
     if accelerator == "cpu" and engine.precision == "16-mixed":

@@ -23,6 +23,10 @@ def choose(name: str, machines: Machines) -> str:
         UnknownName: no engine has that name.
         BadInput: a setting is for another engine.
     """
+    if name == "local":  # what other tools call it
+        raise BadInput(
+            "no engine is called 'local'", do="Use here, one run after another, or processes, several at once."
+        )
     if name not in ("auto", *ENGINES):
         raise UnknownName("engine", name, ("auto", *ENGINES))
     if machines.address is not None and name != "ray":

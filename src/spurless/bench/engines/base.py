@@ -16,7 +16,7 @@ import torch
 
 from spurless.bench.assess import circumstances, describe_data, describe_model, validation_average
 from spurless.bench.cell import Cell, settings
-from spurless.bench.fitting import Fitted, Protocol, fit_under
+from spurless.bench.fitting import Fitted, Protocol, carry_out, prepare
 from spurless.bench.rules import used
 from spurless.bench.study import study
 from spurless.core.errors import BadInput, Diverged, SpurlessError, SpurlessWarning
@@ -143,7 +143,7 @@ def attempt(task: Task, machines: Machines) -> Outcome:
         with limited(machines.threads):
             asked = ask(task, machines)
             try:
-                fitted: Fitted | Exception = fit_under(*asked)
+                fitted: Fitted | Exception = carry_out(prepare(*asked))
             except Diverged as error:
                 fitted = error
             return conclude(task, asked, fitted)
@@ -165,7 +165,9 @@ def conclude(task: Task, asked: Asked, fitted: Fitted | Exception) -> Outcome:
         metrics |= study(fitted, asked.data)
     if task.weights is not None:  # before the record, which says that the run is done
         save_weights(task.weights, fitted.model, seed=task.seed)
-    return replace(fitted.record, metrics=metrics)
+    record = replace(fitted.record, metrics=metrics)
+    fitted.told(record)
+    return record
 
 
 @contextmanager
