@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import nn
 
 from spurless.bench.abstaining import assess_abstaining
 from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned
+from spurless.bench.hearing import heard
 from spurless.bench.keys import content_of, key_under
 from spurless.bench.rules import check_fit, check_kinds, check_labels, score_of, set_criterion, used
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
@@ -279,25 +279,3 @@ def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, 
         warnings=(*data.notes, *said),
         **circumstances(run.device),
     )
-
-
-@contextmanager
-def heard() -> Iterator[list[str]]:
-    """Collect this package's warnings for the record, and pass every warning on."""
-    said: list[str] = []
-    caught: list[warnings.WarningMessage] = []
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", SpurlessWarning)
-            yield said
-            said.extend(str(w.message) for w in caught if issubclass(w.category, SpurlessWarning))
-    except Exception:  # what was said before an error is said all the same, but never in its place
-        with suppress(Warning):
-            _pass_on(caught)
-        raise
-    _pass_on(caught)
-
-
-def _pass_on(caught: list[warnings.WarningMessage]) -> None:
-    for w in caught:
-        warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)

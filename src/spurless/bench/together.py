@@ -9,7 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from spurless.bench.fitting import Fitted, Protocol, Ready, carry_out, finish, heard, prepare
+from spurless.bench.fitting import Fitted, Protocol, Ready, carry_out, finish, prepare
+from spurless.bench.hearing import heard
 from spurless.bench.rules import set_criterion
 from spurless.data.grouped import Grouped, Splits
 from spurless.methods import Method
