@@ -15,6 +15,7 @@ from spurless.reporting.abstaining import abstaining, hurts, kept_rows, risk_cov
 from spurless.reporting.arms import Study, size_of
 from spurless.reporting.charts import MANY_GROUPS, Chart, before_after, by_group, curves, heat_map, look, shown_groups
 from spurless.reporting.sections import shown_picture, shown_sections
+from spurless.reporting.sizes import size_table
 from spurless.reporting.summary import Summary, limits, summarise, supervision
 from spurless.reporting.sweeps import UNDER_PRUNING, sweep_sections
 from spurless.reporting.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
@@ -208,6 +209,7 @@ def _chapter(summary: Summary) -> dict[str, Any]:
         "shown": group_rows(study, shown if many else list(study.groups)),
         "rest": group_rows(study, list(study.groups)) if many else [],
         "metrics": [row for row in metric_rows(study) if not UNDER_PRUNING.fullmatch(row["name"].replace(" ", "_"))],
+        "sizes": size_table(study),
         "abstaining": _abstaining(study),
         "supervision": supervision_rows(study),
         "data": data_facts(study),
