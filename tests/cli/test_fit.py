@@ -386,3 +386,22 @@ def test_defaults_that_help_shows_are_those_of_the_loop() -> None:
     }
     assert shown == {name: str(getattr(TrainConfig(), name)) for name in shown}
     assert len(shown) == 11
+
+
+def test_onnx_is_written_of_a_run_and_of_one_that_is_recorded(
+    tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spurless.fixing import export
+
+    def write(path: Path, model: torch.nn.Module, example: torch.Tensor) -> Path:
+        path.write_text(str(model(example).shape))
+        return path
+
+    monkeypatch.setattr(export, "find_spec", lambda _: object())
+    monkeypatch.setattr(export, "write_onnx", write)
+    for _ in range(2):
+        said = tiny_fit("erm", "-O", "width=6", "--onnx", "m.onnx")
+        assert said.out.strip().endswith(", ONNX in m.onnx")
+        assert (here / "m.onnx").read_text() == "torch.Size([2, 2])"
+        (here / "m.onnx").unlink()
+    assert len(said.records(here / "runs" / "records.jsonl")) == 1
