@@ -63,7 +63,20 @@ def test_the_data_are_described_by_name_options_and_counts() -> None:
 
 
 def test_the_model_is_described_by_its_parameters() -> None:
-    assert describe_model(reader(1.0))["parameters"] == 2
+    assert describe_model(reader(1.0)) == {"name": "own model", "options": {}, "parameters": 2}
+
+
+def test_with_a_split_the_model_is_described_by_what_is_left_of_it() -> None:
+    model = reader(1.0)
+    with torch.no_grad():
+        model.get_parameter("head.weight")[0] = 0
+    said = describe_model(model, TEST)
+    assert {key: said[key] for key in ("sparsity", "kept_parameters", "flops", "kept_flops")} == {
+        "sparsity": 0.5,
+        "kept_parameters": 1,
+        "flops": 2,
+        "kept_flops": 1,
+    }
 
 
 def test_the_circumstances_name_command_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -54,6 +54,18 @@ def test_the_record_says_what_was_used_and_found() -> None:
     assert record.seconds["total"] >= record.seconds["train"] > 0
     assert record.hardware["device"] == "cpu"
     assert Record.from_json(record.to_json()).metrics == record.metrics
+
+
+def test_the_record_says_what_a_pruning_method_left_and_an_evaluation_says_the_same() -> None:
+    options: dict[str, Any] = {"epochs": 2, "target_sparsity": 0.5, "probability": 1.0, "keep": "last"}
+    fitted = fit("magnitude-prune", build("mlp", DATA, width=8), DATA, train=TRAIN, engine=CPU, **options)
+    said = fitted.record.model
+    assert said["sparsity"] == pytest.approx(fitted.record.history[-1]["sparsity"]) == pytest.approx(0.5, abs=0.01)
+    assert said["kept_parameters"] < said["parameters"]
+    assert said["kept_flops"] == pytest.approx(0.5 * said["flops"], rel=0.02)  # each weight of an mlp works once
+    again = evaluate_given("again", fitted.model, DATA, engine=CPU).model
+    assert again == said
+    assert Record.from_json(fitted.record.to_json()).model["sparsity"] == said["sparsity"]
 
 
 def test_the_record_carries_what_must_be_known_of_the_data() -> None:

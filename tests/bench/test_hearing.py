@@ -8,15 +8,28 @@ from spurless.bench.hearing import heard
 from spurless.core.errors import SpurlessWarning
 
 
+def warn(words: str, kind: type[Warning]) -> None:
+    warnings.warn(words, kind, stacklevel=1)
+
+
 def test_ours_are_collected_and_all_are_passed_on() -> None:
-    with pytest.warns(UserWarning) as passed, heard() as said:
-        warnings.warn("ours", SpurlessWarning, stacklevel=1)
-        warnings.warn("theirs", UserWarning, stacklevel=1)
+    with warnings.catch_warnings(record=True) as passed:
+        warnings.simplefilter("always")
+        with heard() as said:
+            warn("ours", SpurlessWarning)
+            warn("theirs", UserWarning)
     assert said == ["ours"]
     assert [str(w.message) for w in passed] == ["ours", "theirs"]
 
 
 def test_an_error_is_raised_and_what_was_said_before_is_said() -> None:
-    with pytest.warns(SpurlessWarning, match="before"), pytest.raises(KeyError), heard():
-        warnings.warn("before", SpurlessWarning, stacklevel=1)
-        raise KeyError
+    def failing() -> None:
+        with heard():
+            warn("before", SpurlessWarning)
+            raise KeyError("gone")
+
+    with warnings.catch_warnings(record=True) as passed:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyError, match="gone"):
+            failing()
+    assert [str(w.message) for w in passed] == ["before"]

@@ -32,7 +32,32 @@ def test_record_shows_every_group_that_has_examples(capsys: pytest.CaptureFixtur
     assert out.splitlines()[0].strip() == "erm on [b]own[/b], seed 1"
     assert "group 2" in out
     assert "nobody" not in out
-    assert out.splitlines()[-1] == "average 90.0 %  balanced over groups 50.0 %  worst group 0.0 %  gap 90.0 %"
+    assert out.splitlines()[-2:] == ["average 90.0 %  balanced over groups 50.0 %", "worst group 0.0 %  gap 90.0 %"]
+
+
+def test_record_shows_the_three_averages_and_what_an_example_of_the_worst_group_is_worth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = record(3)
+    console.show_record(replace(given, metrics=given.metrics | {"adjusted_average": 0.95, "resolution": 0.1}))
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "average 90.0 %  adjusted average 95.0 %  balanced over groups 50.0 %",
+        "worst group 0.0 % (one example: 10.0 points)  gap 90.0 %",
+    ]
+
+
+def test_record_shows_what_is_left_of_a_network_only_where_something_is_zero(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    counted = {"parameters": 2000, "kept_parameters": 500, "sparsity": 0.8, "flops": 9000, "kept_flops": 3000}
+    console.show_record(replace(record(3), model=counted))
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "size       80.0 % of weights are zero; left: 500 of 2,000 parameters, 3,000 of",
+        "           9,000 multiply-adds per example",
+    ]
+    console.show_record(replace(record(3), model=counted | {"sparsity": 0.0, "kept_parameters": 2000}))
+    assert "size" not in capsys.readouterr().out
 
 
 def test_record_of_many_groups_shows_the_worst(capsys: pytest.CaptureFixture[str]) -> None:

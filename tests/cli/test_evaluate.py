@@ -187,3 +187,15 @@ def test_a_class_called_abstain_cannot_be_told_from_abstaining(cli: Cli, csv: Cl
     assert "a class is called 'abstain'" in said.err
     assert not (here / "said.csv").exists()
     assert cli("eval", weights, *data, "--predictions", "said.csv").status == 0
+
+
+def test_onnx_goes_where_it_was_asked(
+    cli: Cli, fitted: tuple[Path, dict[str, Any]], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spurless.fixing import export
+
+    monkeypatch.setattr(export, "find_spec", lambda _: object())
+    monkeypatch.setattr(export, "write_onnx", lambda path, *_: path.write_bytes(b"onnx"))
+    said = cli("eval", fitted[0], *DATA, "--seed", 2, "--onnx", "m.onnx")
+    assert said.out.endswith("ONNX in m.onnx\n")
+    assert (here / "m.onnx").read_bytes() == b"onnx"

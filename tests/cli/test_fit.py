@@ -406,3 +406,22 @@ def test_a_tracker_that_is_none_is_refused_before_anything_is_done(
     (here / "plan.toml").write_text('methods = ["erm"]\ndatasets = ["planted"]\nmodel = "linear"\n')
     refused(r"No tracker is called 'tensorbord'. Did you mean 'tensorboard'\?", *command, "--track", "tensorbord")
     assert not (here / "runs").exists()
+
+
+def test_onnx_is_written_of_a_run_and_of_one_that_is_recorded(
+    tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spurless.fixing import export
+
+    def write(path: Path, model: torch.nn.Module, example: torch.Tensor) -> Path:
+        path.write_text(str(model(example).shape))
+        return path
+
+    monkeypatch.setattr(export, "find_spec", lambda _: object())
+    monkeypatch.setattr(export, "write_onnx", write)
+    for _ in range(2):
+        said = tiny_fit("erm", "-O", "width=6", "--onnx", "m.onnx")
+        assert said.out.strip().endswith(", ONNX in m.onnx")
+        assert (here / "m.onnx").read_text() == "torch.Size([2, 2])"
+        (here / "m.onnx").unlink()
+    assert len(said.records(here / "runs" / "records.jsonl")) == 1

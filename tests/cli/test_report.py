@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from spurless.core.findings import Audit, Finding
+from spurless.reporting.audit_words import write_json
+
 Cli = Callable[..., Any]
 
 
@@ -25,3 +28,14 @@ def test_torn_last_record_is_left_out(cli: Cli, tiny_fit: Cli, here: Path) -> No
     path = here / "runs" / "records.jsonl"
     path.write_text(path.read_text() + path.read_text()[:100])
     assert cli("report", path, "--out", "page.html").status == 0
+
+
+def test_an_audit_goes_on_the_same_page(cli: Cli, tiny_fit: Cli, here: Path) -> None:
+    assert tiny_fit("erm").status == 0
+    audit = Audit((Finding("slices", "Mistakes share grass", 0.4, True, 0.002, "40 %", "Repair."),))
+    write_json(here / "audit.json", audit)
+    assert cli("report", "runs", "--out", "page.html", "--audit", "audit.json").status == 0
+    assert "Mistakes share grass" in (here / "page.html").read_text()
+    said = cli("report", "runs", "--audit", "runs/records.jsonl")
+    assert (said.status, said.out) == (2, "")
+    assert "this is no audit" in said.err

@@ -10,8 +10,16 @@ import torch
 
 import spurless as sp
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import check_weights, open_model, refuse_selector, seed_of, with_tokenizer
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.cli.weights import (
+    check_onnx_place,
+    check_weights,
+    export_saved,
+    open_model,
+    refuse_selector,
+    seed_of,
+    with_tokenizer,
+)
+from spurless.core.errors import BadInput, SpurlessError, SpurlessWarning
 from spurless.data.planted import PlantedConfig, planted
 from spurless.methods.deep_gamblers import attach_reservation
 from spurless.methods.disent import disentangled
@@ -124,3 +132,41 @@ def test_a_folder_is_a_text_classifier_with_its_head_and_its_tokenizer(here: Pat
     (here / "empty").mkdir()
     with pytest.raises(BadInput, match="the folder holds no model"):
         check_weights(here / "empty")
+
+
+def test_onnx_that_cannot_be_written_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spurless.fixing import export
+
+    monkeypatch.setattr(export, "find_spec", lambda _: object())
+    check_onnx_place(None, None, seeds=3)
+    check_onnx_place(tmp_path / "deep" / "m.onnx", tmp_path / "m.safetensors")
+    with pytest.raises(BadInput, match="one file, and --seeds makes several models"):
+        check_onnx_place(tmp_path / "m.onnx", None, seeds=2)
+    with pytest.raises(BadInput, match="the weights would be overwritten"):
+        check_onnx_place(tmp_path / "m", tmp_path / "m")
+    with pytest.raises(BadInput, match="no ordinary file"):
+        check_onnx_place(tmp_path, None)
+    monkeypatch.setattr(export, "find_spec", lambda _: None)
+    with pytest.raises(SpurlessError, match="Writing ONNX needs the package 'onnx'"):
+        check_onnx_place(tmp_path / "m.onnx", None)
+
+
+def test_what_a_run_saved_is_written_whatever_model_the_user_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spurless.fixing import export
+
+    seen: list[Classifier] = []
+
+    def write(path: Path, model: Classifier, example: torch.Tensor) -> Path:
+        assert example.shape == (2, 2)
+        seen.append(model)
+        return path
+
+    monkeypatch.setattr(export, "write_onnx", write)
+    own = tmp_path / "net.py"
+    own.write_text("from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(2, 2))\n")
+    for name, model in (("mlp", sp.build("mlp", DATA, width=5)), (f"{own}:net", sp.build(f"{own}:net", DATA))):
+        weights = saved(tmp_path / "mine.safetensors", model)
+        assert export_saved(tmp_path / "m.onnx", weights, name, {}, DATA, 0) == tmp_path / "m.onnx"
+        assert torch.equal(seen[-1](DATA.test.example()), model.eval()(DATA.test.example()))

@@ -6,7 +6,7 @@ from torch import nn
 
 from spurless.core.errors import BadInput
 from spurless.models import build
-from spurless.models.counting import flops, kept_flops, kept_parameters, layer_sparsity, parameters
+from spurless.models.counting import Size, flops, kept_flops, kept_parameters, layer_sparsity, parameters, size
 from spurless.models.learned_masks import learn_masks, mask_logits
 from spurless.models.masks import prune
 
@@ -34,6 +34,23 @@ def test_zeros_by_hand() -> None:
     assert layer_sparsity(model) == {"0.weight": 0.25, "4.weight": 0.25}
     assert kept_parameters(model) == 195 - 18 - 27
     assert kept_flops(model, x) == 0.75 * 648 + 0.75 * 108
+
+
+def test_everything_at_once_is_what_each_says_with_one_run_of_the_model() -> None:
+    model, x = tiny(), torch.zeros(1, 2, 5, 5)
+    prune(model, {"4.weight": torch.arange(108).view(3, 36) < 81})
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    found = size(model, x)
+    assert calls == [1]
+    assert found == Size(27 / 180, kept_parameters(model), flops(model, x), round(kept_flops(model, x)))
+    assert model.training
+
+
+def test_what_cannot_be_counted_is_none_and_no_error() -> None:
+    assert size(tiny(), torch.zeros(1, 9, 5, 5)) == Size(0.0, 195, None, None)  # of another kind
+    assert size(tiny(), torch.zeros(0, 2, 5, 5)) == Size(0.0, 195, None, None)  # no example
+    assert size(nn.Sequential(nn.Flatten()), torch.zeros(1, 2)) == Size(None, 0, None, None)  # no weights
 
 
 def test_grouped_strided_and_transposed_convolutions_by_hand() -> None:

@@ -15,6 +15,12 @@ def test_seeds_of_one_method_are_one_arm(make: Make) -> None:
     assert [(arm.name, arm.seeds) for arm in study.arms] == [("ERM", (0, 1)), ("JTT", (0,))]
 
 
+def test_seeds_whose_networks_have_unlike_sizes_are_one_arm(make: Make) -> None:
+    counted = [{"parameters": 9, "kept_parameters": n, "sparsity": n / 9, "flops": 9, "kept_flops": n} for n in (3, 4)]
+    runs = [make("avp", seed=n, model={"name": "mlp", **sizes}) for n, sizes in enumerate(counted)]
+    assert len(studies(runs)[0].arms) == 1
+
+
 def test_the_baseline_is_erm_or_else_the_first(make: Make) -> None:
     assert studies([make("jtt"), make("erm")])[0].baseline.name == "ERM"
     assert studies([make("jtt"), make("dfr")])[0].baseline.name == "JTT"

@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spurless.core.errors import BadInput
+from spurless.core.findings import Audit, Finding
 from spurless.core.records import Record
 from spurless.reporting import Figure, Picture, Section, write_report, write_sections
 from spurless.reporting.page import embed, render, render_sections, report
@@ -256,3 +259,26 @@ def test_no_sections_are_an_error(tmp_path: Path) -> None:
 def test_report_does_not_need_torch() -> None:
     code = "import sys, spurless.reporting; assert 'torch' not in sys.modules and 'plotly' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_audits_are_on_the_page_after_the_chapters(make: Make, tmp_path: Path) -> None:
+    found = Finding("slices", f"Mistakes share {HOSTILE}", 0.4, True, 0.002, "40 %", "Repair.", items=(chart(),))
+    quiet = replace(found, audit="b", title="No word matters", flagged=False, p=0.4)
+    audit = Audit((found, quiet), facts={"model": "cnn"})
+    one = report(tmp_path / "one.html", [make()], audits=audit).read_text(encoding="utf-8")
+    words = Page(one).words
+    assert words.index("What this page cannot tell") < words.index("This model leans on a shortcut")
+    assert words.index("This model leans on a shortcut") < words.index("No word matters (no more than chance)")
+    assert HOSTILE not in one
+    two = report(tmp_path / "two.html", [make()], audits=[audit, audit]).read_text(encoding="utf-8")
+    identities = re.findall(r'<[a-z]\w* [^>]*?\bid="([^"]+)"', two)
+    assert len(identities) == len(set(identities))
+    assert {"audit-0", "audit-1"} <= set(identities)
+    assert ".finding-title" not in render([make()])  # a page without audits does not carry their style
+
+
+def test_what_is_no_audit_is_a_sentence(make: Make, tmp_path: Path) -> None:
+    wrong: Any
+    for wrong in (3, ["audit.json"], [make()]):
+        with pytest.raises(BadInput, match="this is no audit"):
+            report(tmp_path / "page.html", [make()], audits=wrong)

@@ -58,6 +58,7 @@ def test_facts_say_what_was_run(make: Make) -> None:
     assert facts["Peak memory"] == "2 MiB"
     assert {"Commit", "Versions", "Hardware", "Command", "Seeds", "Time per run", "Run at", "Model"} <= facts.keys()
     assert dict(data_facts(study))["Options"] == "size = 28"
+    assert (facts["Model"], facts["Size"]) == ("name = small-cnn", "1,234 parameters")
 
 
 def test_a_warning_is_said_once_with_its_runs(make: Make) -> None:

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from torch import nn
 
 from spurless.core.errors import SpurlessWarning
 from spurless.core.provenance import commit, hardware, versions
-from spurless.data.grouped import Splits
+from spurless.data.grouped import Grouped, Splits
 from spurless.metrics.calibration import calibration_by_group, expected_calibration_error
 from spurless.metrics.groupwise import GroupTable, group_table
 from spurless.models.classifier import Classifier
+from spurless.models.counting import size
 from spurless.train.evaluate import logits, predict
 from spurless.train.run import Run
 
@@ -90,9 +92,10 @@ def describe_data(data: Splits, fingerprint: str) -> dict[str, Any]:
     }
 
 
-def describe_model(model: Classifier) -> dict[str, Any]:
-    """Return what a record says of the model."""
-    return {"name": model.name, "options": model.options, "parameters": model.parameters_count}
+def describe_model(model: Classifier, split: Grouped | None = None) -> dict[str, Any]:
+    """Return what a record says of the model; with a split, also how large it is for one example of that."""
+    told = {"name": model.name, "options": model.options, "parameters": model.parameters_count}
+    return told if split is None else told | asdict(size(model, split.example(1)))
 
 
 def command() -> str:

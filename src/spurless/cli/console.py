@@ -114,15 +114,23 @@ def show_record(record: Record, most: int = 20) -> None:
         ],
         right=(1, 2, 3, 4),
     )
-    facts = {
-        "average": "average",
-        "balanced_average": "balanced over groups",
-        "worst_group": "worst group",
-        "gap": "gap",
-    }
-    print("  ".join(f"{word} {share(record.metrics.get(name))}" for name, word in facts.items()))
+    _show_numbers(record)
     if record.selective:
         show_selective(record.selective)
+
+
+def _show_numbers(record: Record) -> None:
+    """Print the averages side by side, the worst group with what one of its examples is worth, and what is left."""
+    from spurless.reporting.words import is_sparse, points, size
+
+    words = {"average": "average", "adjusted_average": "adjusted average", "balanced_average": "balanced over groups"}
+    found = {key: value for key, value in record.metrics.items() if value is not None}
+    told = [key for key in words if key in found or key != "adjusted_average"]  # which not every split has
+    print("  ".join(f"{words[key]} {share(found.get(key))}" for key in told))
+    worth = f" (one example: {points(100 * found['resolution'])})" if "resolution" in found else ""
+    print(f"worst group {share(found.get('worst_group'))}{worth}  gap {share(found.get('gap'))}")
+    if is_sparse(record.model):
+        fact("size", size(record.model))
 
 
 def show_selective(selective: Mapping[str, Any]) -> None:

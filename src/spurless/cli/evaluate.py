@@ -27,6 +27,7 @@ from spurless.cli.flags import (
     Json,
     ModelOfWeights,
     ModelOption,
+    Onnx,
     Score,
     SeedOfWeights,
     SkipBad,
@@ -34,7 +35,7 @@ from spurless.cli.flags import (
     shares,
 )
 from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import check_weights, open_model, seed_of, with_tokenizer
+from spurless.cli.weights import check_onnx_place, check_weights, open_model, seed_of, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
 from spurless.core.files import check_writable, replace_file
 from spurless.core.options import pairs
@@ -98,6 +99,7 @@ def evaluate(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    onnx: Onnx = None,
     json: Json = False,
 ) -> None:
     """Evaluate WEIGHTS on the test split of --data and print how every group fared.
@@ -107,13 +109,15 @@ def evaluate(
     Examples:
       spurless eval runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
       spurless eval mine.safetensors --model resnet20 --data birds/
-      spurless eval mine.safetensors --coverage 0.8 --predictions said.csv
+      spurless eval mine.safetensors --coverage 0.8 --predictions said.csv --onnx mine.onnx
     """
     from spurless.bench.fitting import evaluate_given
+    from spurless.fixing.export import write_onnx
     from spurless.train.run import Engine
 
     check_weights(weights)
     seed = seed_of(weights, seed)
+    check_onnx_place(onnx, weights)
     coverages = shares(coverage)
     if (start is not None or score != "auto") and not coverages and predictions is None:
         raise BadInput("--score and --start say how to abstain", do="Pass --coverage 1,0.9,0.8 too.")
@@ -130,10 +134,14 @@ def evaluate(
     record = _abstaining(record, abstainer, splits, coverages, predictions, workers)
     if out is not None:
         append(out, record)
+    if onnx is not None:
+        write_onnx(onnx, built, splits.train.example())
     if json:
         print(record.to_json())
     else:
         show_record(record)
+        if onnx is not None:
+            print(f"ONNX in {onnx}")
 
 
 def _abstainer(model: Classifier, start: Classifier | None, score: str) -> Abstainer:

@@ -35,6 +35,7 @@ from spurless.cli.flags import (
     MethodOption,
     Model,
     ModelOption,
+    Onnx,
     Precision,
     Quiet,
     Score,
@@ -48,7 +49,7 @@ from spurless.cli.flags import (
     tracker,
 )
 from spurless.cli.sources import Columns, build_model, open_data
-from spurless.cli.weights import refuse_selector, with_tokenizer
+from spurless.cli.weights import check_onnx_place, export_saved, refuse_selector, with_tokenizer
 from spurless.core.errors import BadInput
 from spurless.core.files import check_writable
 from spurless.core.options import configure, pairs, read_toml
@@ -136,6 +137,7 @@ def fit(
         Path, typer.Option(help="Folder for records.jsonl, weights and checkpoints.", rich_help_panel=OUTPUT)
     ] = Path("runs"),
     track: Track = None,
+    onnx: Onnx = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -154,6 +156,7 @@ def fit(
       spurless fit group-dro --data meta.csv --label y --attribute place
       spurless fit jtt -D conflicting=0.1 --preset digits -M upweight=5 --seeds 3
       spurless fit masktune --preset digits --steps 200 --coverage 1,0.9,0.8
+      spurless fit magnitude-prune -M epochs=20 -M target_sparsity=0.9 -M keep=last --onnx small.onnx
       spurless fit group-dro --data meta.csv --label y --mined runs/dcwp-…-mined.npz
       spurless fit erm --data patched-digits --track tensorboard
     """
@@ -187,6 +190,7 @@ def fit(
     protocol = Protocol(settings, select, engine, out / "checkpoints", _coverages(coverage, score), score)
     score_of(score, declared(chosen), protocol.coverages)
     check_writable(out)
+    check_onnx_place(onnx, weights, seeds)
     for number in range(seed, seed + seeds):
         splits = open_data(data, with_tokenizer(data_options, columns, model), columns, number, quiet or json)
         splits = splits if listed is None else listed.as_groups(splits)
@@ -208,13 +212,13 @@ def fit(
             _save(place, fitted, given=built.trained)
             append(out / "records.jsonl", record)
             forget(out / "checkpoints", key)
+        if onnx is not None and is_main_process():
+            export_saved(onnx, place, model, model_options, splits, number)
         if json:
             print(record.to_json())
         elif is_main_process():
             show_record(record)
-            before = f", those before the repair in {_begun(place)}" if _begun(place).exists() else ""
-            found = f", what was mined in {_mined(place)}" if _mined(place).exists() else ""
-            print(f"record in {out / 'records.jsonl'}, weights in {place}{before}{found}\n")
+            print(f"record in {out / 'records.jsonl'}, weights in {place}{_beside(place, onnx)}\n")
 
 
 def _coverages(coverage: str | None, score: str) -> tuple[float, ...]:
@@ -243,6 +247,13 @@ def _begun(place: Path) -> Path:
 def _mined(place: Path) -> Path:
     """Return where the list lies that a method mined on its way."""
     return place.with_name(f"{place.stem}-mined.npz")
+
+
+def _beside(place: Path, onnx: Path | None) -> str:
+    """Say what lies beside the weights of a run."""
+    before = f", those before the repair in {_begun(place)}" if _begun(place).exists() else ""
+    found = f", what was mined in {_mined(place)}" if _mined(place).exists() else ""
+    return f"{before}{found}" + (f", ONNX in {onnx}" if onnx is not None else "")
 
 
 def _listed(method: str, path: Path | None, options: dict[str, Any]) -> Mined | None:

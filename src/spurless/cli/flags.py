@@ -225,6 +225,7 @@ ConfigFile = Annotated[
         metavar="FILE",
     ),
 ]
+Onnx = Annotated[Path | None, typer.Option(help="Write the model as ONNX too.", metavar="ONNX", rich_help_panel=OUTPUT)]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON for machines instead of a table.", metavar="", rich_help_panel=OUTPUT)
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spurless.cli.sources import Columns, build_model
 from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.files import check_file, check_writable
 
 if TYPE_CHECKING:
     from spurless.data.grouped import Splits
@@ -101,6 +102,34 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     _attach_selector(weights, built)
     load_weights(weights, built)
     return built
+
+
+def check_onnx_place(path: Path | None, weights: Path | None, seeds: int = 1) -> None:
+    """Refuse ONNX that cannot be written, or would be over the weights that are read, before anything is trained."""
+    if path is None:
+        return
+    from spurless.fixing.export import check_onnx
+
+    if seeds > 1:
+        raise BadInput(
+            "--onnx is one file, and --seeds makes several models",
+            do="Leave --onnx out, and write the one that you choose: spurless eval WEIGHTS --onnx FILE.",
+        )
+    if weights is not None and path.resolve() == weights.resolve():
+        raise BadInput("the weights would be overwritten", where=weights, do="Choose another place for --onnx.")
+    check_onnx()
+    check_file(path)
+    check_writable(path.parent)
+
+
+def export_saved(path: Path, weights: Path, model: str, options: Mapping[str, Any], splits: Splits, seed: int) -> Path:
+    """Write weights that a run saved as ONNX; ``model`` is what the user said, and names own code that may be run."""
+    from spurless.fixing.export import write_onnx
+    from spurless.models import architecture_named
+
+    own = architecture_named(model).own
+    opened = open_model(weights, model if own else None, options if own else {}, splits, seed)
+    return write_onnx(path, opened, splits.train.example())
 
 
 def _check_classes(weights: Path, info: Mapping[str, Any], splits: Splits) -> None:

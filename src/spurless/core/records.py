@@ -40,7 +40,7 @@ class Record:
     data: dict[str, Any]
     """name, options, fingerprint, labels, attributes, counts per split"""
     model: dict[str, Any]
-    """name, options, parameters"""
+    """name, options, parameters, flops; what is left where zeros cost nothing: kept_parameters, kept_flops, sparsity"""
     config: dict[str, Any]
     """the method's own configuration"""
     train: dict[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,40 @@ from spurless.core.errors import BadInput
 from spurless.models.classifier import Input, evaluating
 from spurless.models.learned_masks import mask_logits
 from spurless.models.masks import weight_layers
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a model is, and how much of it is left where zeros cost nothing; None where it cannot be told."""
+
+    sparsity: float | None
+    """the share of zeros among convolution and linear weights"""
+    kept_parameters: int
+    flops: int | None
+    """multiply-adds of one example"""
+    kept_flops: int | None
+
+
+def size(model: nn.Module, x: Input) -> Size:
+    """Count everything at once, with one run of the model; one that cannot be run still has its parameters counted.
+
+    Args:
+        model: any module.
+        x: one example is enough; the shape decides.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> _ = layer.weight.data.copy_(torch.tensor([[0.0, 3.0]]))
+        >>> size(nn.Sequential(layer), torch.zeros(1, 2))
+        Size(sparsity=0.5, kept_parameters=2, flops=2, kept_flops=1)
+    """
+    zeros, weights = _zeros(model)
+    try:
+        counts = _measured(model, _beside(model, x))
+    except Exception:  # a user's module may raise anything, and no run is to fail for a number beside its own
+        counts = {}
+    every, left = sum(counts.values()) or None, round(_left(model, counts))
+    return Size(zeros / weights if weights else None, parameters(model) - zeros, every, left if every else None)
 
 
 def parameters(model: nn.Module) -> int:
@@ -26,8 +61,7 @@ def parameters(model: nn.Module) -> int:
 
 def kept_parameters(model: nn.Module) -> int:
     """Return the parameters less the zeros among convolution and linear weights; biases and norms all count."""
-    weights = {id(weight): weight for weight in _weights(model).values()}  # a shared one counts once
-    return parameters(model) - sum(int((weight == 0).sum()) for weight in weights.values())
+    return parameters(model) - _zeros(model)[0]
 
 
 def layer_sparsity(model: nn.Module) -> dict[str, float]:
@@ -57,8 +91,12 @@ def flops(model: nn.Module, x: Input) -> int:
 
 def kept_flops(model: nn.Module, x: Input) -> float:
     """Return the multiply-adds that are left where zeros cost nothing: each layer's, times its share of non-zeros."""
+    return _left(model, _measured(model, x))
+
+
+def _left(model: nn.Module, counts: dict[str, int]) -> float:
     zeros = layer_sparsity(model)
-    return sum(count * (1 - zeros[name]) for name, count in _measured(model, x).items())
+    return sum(count * (1 - zeros[name]) for name, count in counts.items())
 
 
 def _measured(model: nn.Module, x: Input) -> dict[str, int]:
@@ -88,6 +126,12 @@ def _multiply_adds(layer: Any, given: Tensor, made: Tensor) -> int:
     return times.numel() * int(one)
 
 
+def _beside(model: nn.Module, x: Input) -> Input:
+    """Return examples where the model is."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return {key: value.to(device) for key, value in x.items()} if isinstance(x, dict) else x.to(device)
+
+
 def _examples(x: Input) -> int:
     n = len(next(iter(x.values()))) if isinstance(x, dict) else len(x)
     if not n:
@@ -99,6 +143,12 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights that act; eval mode, so that a learned mask draws nothing."""
     with evaluating(model), torch.no_grad():
         return {name: layer.weight for name, layer in weight_layers(model)}
+
+
+def _zeros(model: nn.Module) -> tuple[int, int]:
+    """Return how many convolution and linear weights are zero, and how many there are; a shared one counts once."""
+    own = {id(weight): weight for weight in _weights(model).values()}.values()
+    return sum(int((weight == 0).sum()) for weight in own), sum(weight.numel() for weight in own)
 
 
 def _share_of_zeros(weight: Tensor) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spurless.core.figures import Figure, Picture, Section
 from spurless.reporting.arms import Arm, Change, Estimate, Study
 from spurless.reporting.audit_page import audit_html, write_audit
+from spurless.reporting.audit_reading import read_audit
 from spurless.reporting.audit_words import Opinion, audit_json, opinion, write_json, write_suspects
 from spurless.reporting.fix_page import fix_html, fix_json, write_fix, write_fix_json
 from spurless.reporting.gather import studies
@@ -42,6 +43,7 @@ __all__ = [
     "headline",
     "limits",
     "opinion",
+    "read_audit",
     "report",
     "studies",
     "summarise",

@@ -85,6 +85,10 @@ class Arm:
         """Return a number of the records' metrics; its interval is not known."""
         return _estimate([(number(record.metrics.get(name)), None, None) for record in self.records])
 
+    def counted(self, name: str) -> Estimate:
+        """Return a number of what the records say of the model, such as its sparsity; older records may lack it."""
+        return _estimate([(number(record.model.get(name)), None, None) for record in self.records])
+
     def group(self, name: str) -> Estimate:
         """Return the accuracy of one group, with the interval of its size."""
         return self._groups.get(name, Estimate(None))

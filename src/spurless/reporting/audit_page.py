@@ -12,7 +12,8 @@ from spurless.core.figures import Section
 from spurless.core.findings import Audit, Finding, Suspect
 from spurless.core.records import Record
 from spurless.reporting.arms import number
-from spurless.reporting.audit_words import MEANING, STATES, chance, opinion, state, suspects_csv
+from spurless.reporting.audit_cards import FLAGGED, audit_stats, audit_title, finding_cards, in_order, spoken, suspected
+from spurless.reporting.audit_words import STATES, opinion, state, suspects_csv
 from spurless.reporting.charts import before_after as before_after_chart
 from spurless.reporting.charts import shown_groups
 from spurless.reporting.page import TEMPLATES, embed, fill, house, write_page
@@ -31,8 +32,6 @@ MOST_SUSPECTS = 240
 """that a page shows; the CSV has all"""
 STEP = 24
 """suspects shown at once"""
-MOST_ROWS = 12
-"""row numbers of a finding"""
 MOST_CSV = 500_000
 """characters of the list that the page carries for download"""
 TEXT = 400
@@ -41,7 +40,6 @@ TINY = 64
 """pixels; a smaller picture is shown in squares rather than blurred"""
 FEW = 12
 CAPTION = "Each line runs from the worst group to the average; a short line high up is what a fair model looks like."
-FLAGGED = ("shown", "unsure", "present")
 
 
 def write_audit(
@@ -79,14 +77,14 @@ def render_audit(
     from markupsafe import Markup
 
     suspects = [_suspect(suspect) for suspect in audit.suspects[:MOST_SUSPECTS]]
-    cards = _cards(audit, {suspect["row"] for suspect in suspects})
+    cards = finding_cards(audit, {suspect["row"] for suspect in suspects})
     repairs = [_repair(summary) for summary in summarise(before_after)] if before_after else []
     extra = shown_sections(sections)
     parts = [part for card in cards for part in card["parts"]]
     words: dict[str, Any] = {
-        "title": name(title, 120) if title else _title(audit.facts),
+        "title": name(title, 120) if title else audit_title(audit.facts),
         "opinion": opinion(audit),
-        "stats": _stats(audit),
+        "stats": audit_stats(audit),
         "cards": [card for card in cards if card["state"] in FLAGGED],
         "folded": [card for card in cards if card["state"] not in FLAGGED],
         "suspects": suspects,
@@ -95,10 +93,12 @@ def render_audit(
         "repairs": repairs,
         "story": story or {},
         "facts": [
-            ("Time" if key == "seconds" else _spoken(key), _fact(key, value)) for key, value in audit.facts.items()
+            ("Time" if key == "seconds" else spoken(key), _fact(key, value)) for key, value in audit.facts.items()
         ],
         "limits": [name(limit, LONG) for limit in audit.limits],
-        "own_style": Markup((TEMPLATES / "audit.css").read_text(encoding="utf-8")),
+        "own_style": Markup(
+            "".join((TEMPLATES / n).read_text(encoding="utf-8") for n in ("findings.css", "audit.css"))
+        ),
         "own_script": Markup((TEMPLATES / "audit.js").read_text(encoding="utf-8")),
     }
     charts = [part for part in parts if part["kind"] == "chart"]
@@ -108,7 +108,7 @@ def render_audit(
 
 def audit_html(audit: Audit) -> str:
     """Return the verdict and the findings as a short piece of HTML without scripts, for a notebook."""
-    findings = _in_order(audit)
+    findings = in_order(audit)
     text: str = (
         house()
         .get_template("audit_brief.html")
@@ -117,7 +117,7 @@ def audit_html(audit: Audit) -> str:
             rows=[_brief(finding, audit) for finding in findings if finding.flagged],
             rest=plural(sum(not finding.flagged for finding in findings), "other question"),
             some=any(not finding.flagged for finding in findings),
-            suspects=plural(_suspected(audit), "suspected example") if audit.suspects else "",
+            suspects=plural(suspected(audit), "suspected example") if audit.suspects else "",
         )
     )
     return text
@@ -141,39 +141,6 @@ def _within(
     return fill("audit.html", charts, extra, left_out=plural(lost, "picture") if lost else "", **words)
 
 
-def _cards(audit: Audit, shown: set[int]) -> list[dict[str, Any]]:
-    found = []
-    for place, finding in enumerate(_in_order(audit)):
-        kind = state(finding, audit)
-        found.append(
-            {
-                "id": f"finding-{place}",
-                "state": kind,
-                "word": STATES[kind],
-                "meaning": MEANING[kind],
-                "title": name(finding.title, 300),
-                "audit": name(finding.audit),
-                "severity": f"{finding.severity:.2f}",
-                "width": round(100 * finding.severity, 1),
-                "because": name(finding.because, LONG),
-                "chance": chance(finding.p),
-                "remedy": name(finding.remedy, LONG),
-                "shortcut": name(finding.shortcut, 120) if finding.shortcut else "",
-                "rows": [(row, row in shown) for row in finding.rows[:MOST_ROWS]],
-                "more": max(0, len(finding.rows) - MOST_ROWS),
-                "numbers": [(_spoken(key), plain(value)) for key, value in finding.numbers.items()],
-                "parts": shown_sections([Section("", "", finding.items)])[0]["parts"],
-            }
-        )
-    return found
-
-
-def _in_order(audit: Audit) -> list[Finding]:
-    """Return the findings as they are read: what is shown first, the most severe first."""
-    order = list(STATES)
-    return sorted(audit.findings, key=lambda finding: (order.index(state(finding, audit)), -finding.severity))
-
-
 def _brief(finding: Finding, audit: Audit) -> dict[str, str]:
     return {
         "title": name(finding.title, 300),
@@ -181,24 +148,6 @@ def _brief(finding: Finding, audit: Audit) -> dict[str, str]:
         "severity": f"{finding.severity:.2f}",
         "p": plain(finding.p),
     }
-
-
-def _stats(audit: Audit) -> list[tuple[str, str, str]]:
-    """Return a few counts: a word, a number and what it means."""
-    asked = sum(finding.p is not None for finding in audit.findings)
-    unasked = sum(state(finding, audit) == "unasked" for finding in audit.findings)
-    stats = [
-        ("Questions asked", f"{asked:,}", f"{unasked} could not be answered" if unasked else "all could be answered"),
-        ("Flagged", f"{len(audit.flagged):,}", f"more than chance at a level of {plain(audit.level)}"),
-        ("Use shown", f"{len(audit.proven):,}", "after counting all the questions together"),
-    ]
-    if audit.suspects:
-        stats.append(("Suspected minority", f"{_suspected(audit):,}", "examples that seem to break the shortcut"))
-    return stats
-
-
-def _suspected(audit: Audit) -> int:
-    return sum(suspect.suspected for suspect in audit.suspects)
 
 
 def _suspect(suspect: Suspect) -> dict[str, Any]:
@@ -264,23 +213,6 @@ def _repair(summary: Summary) -> dict[str, Any]:
         "rows": group_rows(study, shown_groups(study)),
         "parts": [part | {"alt": chart.alt, "height": chart.height, "spec": chart.spec}] if chart else [],
     }
-
-
-def _title(facts: Mapping[str, Any]) -> str:
-    model, data = (called(facts.get(key)) for key in ("model", "data"))
-    return name(f"Audit{f' of {model}' if model else ''}{f' on {data}' if data else ''}", 120)
-
-
-def called(fact: object) -> str:
-    """Return what a fact is called, where it is a name or has one."""
-    found = fact.get("name") if isinstance(fact, Mapping) else fact
-    # a model of one's own is called by its place, of which the end tells most
-    return name(Path(found).name if found.startswith("/") else found, 50) if isinstance(found, str) else ""
-
-
-def _spoken(key: str) -> str:
-    words = name(key).replace("_", " ")
-    return words[:1].upper() + words[1:]
 
 
 def _fact(key: str, value: object) -> str:

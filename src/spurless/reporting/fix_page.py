@@ -8,7 +8,8 @@ from typing import Any
 
 from spurless.core.files import replace_file
 from spurless.core.repairs import FATES, Attempt, Measure, Repair, Score
-from spurless.reporting.audit_page import called, render_audit
+from spurless.reporting.audit_cards import called
+from spurless.reporting.audit_page import render_audit
 from spurless.reporting.audit_words import audit_json, opinion
 from spurless.reporting.gather import SPELLING
 from spurless.reporting.page import house, write_page

@@ -9,6 +9,7 @@ from typing import Any
 
 from spurless.core.records import Record
 from spurless.reporting.arms import Arm, Study
+from spurless.reporting.words import SIZES
 
 SPELLING = {
     "erm": "ERM",
@@ -76,7 +77,7 @@ def _arms(records: list[Record]) -> tuple[Arm, ...]:
 def _settings(record: Record) -> dict[str, Any]:
     """Return everything but the seed that tells one arm from another, in the words a person would use."""
     walk = {k if k not in record.config else f"train.{k}": v for k, v in record.train.items() if k != "seed"}
-    model = {k: v for k, v in record.model.items() if k != "parameters"}
+    model = {k: v for k, v in record.model.items() if k not in SIZES}
     return {**record.config, **walk, "model": model, "selection": record.selection}
 
 

@@ -10,11 +10,14 @@ from typing import Any, Protocol
 from spurless.core.errors import BadInput
 from spurless.core.figures import Picture, Section
 from spurless.core.files import replace_file
+from spurless.core.findings import Audit
 from spurless.core.records import Record
 from spurless.reporting.abstaining import abstaining, hurts, kept_rows, risk_coverage, scores
 from spurless.reporting.arms import Study, size_of
+from spurless.reporting.audit_cards import shown_audit
 from spurless.reporting.charts import MANY_GROUPS, Chart, before_after, by_group, curves, heat_map, look, shown_groups
 from spurless.reporting.sections import shown_picture, shown_sections
+from spurless.reporting.sizes import size_table
 from spurless.reporting.summary import Summary, limits, summarise, supervision
 from spurless.reporting.sweeps import UNDER_PRUNING, sweep_sections
 from spurless.reporting.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
@@ -38,6 +41,7 @@ def report(
     path: Path | str,
     runs: Sequence[HasRecord | Record],
     *,
+    audits: Audit | Sequence[Audit] = (),
     title: str | None = None,
     pictures: Sequence[Picture] = (),
     sections: Sequence[Section] = (),
@@ -46,13 +50,14 @@ def report(
     if not isinstance(runs, Iterable):
         raise BadInput("the runs must be a list", got=type(runs).__name__, do="Write runs=[run].")
     records = [_record(run) for run in runs]
-    return write_report(path, records, title=title, pictures=pictures, sections=sections)
+    return write_report(path, records, audits=audits, title=title, pictures=pictures, sections=sections)
 
 
 def write_report(
     path: Path | str,
     records: Sequence[Record],
     *,
+    audits: Audit | Sequence[Audit] = (),
     title: str | None = None,
     pictures: Sequence[Picture] = (),
     sections: Sequence[Section] = (),
@@ -62,16 +67,29 @@ def write_report(
     Args:
         path: of the page.
         records: of the runs; those that differ by seed alone are put together.
+        audits: what ``audit`` returned, one or several; verdict and findings of each are shown after the chapters.
         title: of the page; by default what the data are called.
         pictures: shown among the chapters, small.
         sections: shown after the chapters, in their order: text, pictures and charts of your own.
 
     Raises:
-        BadInput: there are no records, a picture is no PNG, a chart has no data, or the place cannot be written.
+        BadInput: there are no records, an audit is none, a picture is no PNG, a chart has no data, or the place cannot
+            be written.
     """
     if not records:
         raise BadInput("there is nothing to report", expected="at least one record", do="Run spurless fit first.")
-    return write_page(path, render(records, title=title, pictures=pictures, sections=sections))
+    return write_page(path, render(records, audits=_audits(audits), title=title, pictures=pictures, sections=sections))
+
+
+def _audits(audits: object) -> list[Audit]:
+    found = list(audits) if isinstance(audits, Iterable) else [audits]
+    return [_audit(each) for each in found]
+
+
+def _audit(audit: object) -> Audit:
+    if not isinstance(audit, Audit):
+        raise BadInput("this is no audit", expected="what sp.audit returned, or a list", got=type(audit).__name__)
+    return audit
 
 
 def _record(run: object) -> Record:
@@ -95,6 +113,7 @@ def write_sections(path: Path | str, title: str, sections: Sequence[Section], *,
 def render(
     records: Sequence[Record],
     *,
+    audits: Sequence[Audit] = (),
     title: str | None = None,
     pictures: Sequence[Picture] = (),
     sections: Sequence[Section] = (),
@@ -104,13 +123,16 @@ def render(
 
     summaries = summarise(records)
     chapters = [_chapter(summary) for summary in summaries]
-    charts = [chart for chapter in chapters for chart in chapter["charts"]]
+    asked = [shown_audit(audit, number) for number, audit in enumerate(audits)]
+    charts = [chart for part in (*chapters, *asked) for chart in part["charts"]]
     return fill(
         "page.html",
         charts,
         shown_sections([*sweep_sections(records), *sections]),
         title=name(title, 120) if title else _title(summaries),
         chapters=chapters,
+        audits=asked,
+        own_style=Markup((TEMPLATES / "findings.css").read_text(encoding="utf-8")) if asked else "",
         record_count=len(records),
         pictures=[shown_picture(picture) for picture in pictures],
         records=Markup(embed("".join(record.to_json() + "\n" for record in records))),
@@ -208,6 +230,7 @@ def _chapter(summary: Summary) -> dict[str, Any]:
         "shown": group_rows(study, shown if many else list(study.groups)),
         "rest": group_rows(study, list(study.groups)) if many else [],
         "metrics": [row for row in metric_rows(study) if not UNDER_PRUNING.fullmatch(row["name"].replace(" ", "_"))],
+        "sizes": size_table(study),
         "abstaining": _abstaining(study),
         "supervision": supervision_rows(study),
         "data": data_facts(study),

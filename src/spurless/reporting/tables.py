@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from spurless.reporting.arms import Arm, Estimate, Study
-from spurless.reporting.words import MINUS, duration, listed, name, percent, plain, plural, points, span
+from spurless.reporting.words import (
+    MINUS,
+    SIZES,
+    duration,
+    listed,
+    name,
+    percent,
+    plain,
+    plural,
+    points,
+    size,
+    span,
+)
 
 METRICS = {
     "average": ("Average", "Share of all test examples that are right.", "share"),
@@ -40,7 +52,6 @@ METRICS = {
 
 AT_A_COVERAGE = re.compile(r"(coverage|error|worst_group_error)_at_[\d.e-]+")
 """numbers that have a table of their own where the record says what was kept"""
-FACTS = ("model", "config", "train")
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,8 @@ def run_facts(arm: Arm) -> list[tuple[str, str]]:
     """Return what was run, as pairs of a word and its value."""
     first = arm.records[0]
     facts = [("Method", name(arm.method)), ("Seeds", listed([str(seed) for seed in arm.seeds]))]
-    facts += [(part.capitalize(), settings(getattr(first, part))) for part in FACTS]
+    facts += [("Model", settings({key: value for key, value in first.model.items() if key not in SIZES}))]
+    facts += [("Size", size(first.model)), ("Config", settings(first.config)), ("Train", settings(first.train))]
     facts += [("Time per run", listed([duration(sum(r.seconds.values())) for r in arm.records][:8]))]
     facts += [("Stages", settings({k: duration(v) for k, v in first.seconds.items()}))]
     peak = max((r.peak_memory or 0 for r in arm.records), default=0)

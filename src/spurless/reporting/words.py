@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from spurless.reporting.arms import Estimate, number
 
 MISSING = "n/a"
 MINUS = "\u2212"
+SIZES = ("parameters", "kept_parameters", "sparsity", "flops", "kept_flops")
+"""what a record's model was found to have; the rest of it was chosen"""
 RIGHT_TO_LEFT = ("R", "AL", "AN")
 
 
@@ -72,6 +75,31 @@ def plain(value: float | None) -> str:
         return MISSING
     text = f"{known:,.0f}" if 1000 <= abs(known) < 1e9 else f"{known:.3g}"
     return text.replace("-", MINUS)
+
+
+def is_sparse(model: Mapping[str, Any]) -> bool:
+    """Say whether enough weights of a record's model are zero to be seen in print."""
+    return (number(model.get("sparsity")) or 0.0) >= 0.0005
+
+
+def size(model: Mapping[str, Any]) -> str:
+    """Write how large a record's model is, and what is left of it where zeros cost nothing; '' where nobody counted.
+
+    Example:
+        >>> size({"parameters": 1234, "kept_parameters": 1234, "sparsity": 0.0, "flops": 9000, "kept_flops": 9000})
+        '1,234 parameters, 9,000 multiply-adds per example'
+        >>> size({"parameters": 1234, "kept_parameters": 434, "sparsity": 0.8, "flops": 9000, "kept_flops": 4500})
+        '80.0 % of weights are zero; left: 434 of 1,234 parameters, 4,500 of 9,000 multiply-adds per example'
+    """
+    sparse, counts = is_sparse(model), []
+    for key, word in (("parameters", "parameters"), ("flops", "multiply-adds per example")):
+        every, kept = number(model.get(key)), number(model.get(f"kept_{key}"))
+        if every is not None:
+            counts.append(
+                f"{kept:,.0f} of {every:,.0f} {word}" if sparse and kept is not None else f"{every:,.0f} {word}"
+            )
+    zeros = f"{percent(model['sparsity'])} of weights are zero; left: " if sparse and counts else ""
+    return zeros + ", ".join(counts)
 
 
 def duration(seconds: float | None) -> str:

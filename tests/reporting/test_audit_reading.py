@@ -1,0 +1,56 @@
+"""Tests of reading an audit back: the same verdict and the same findings, and no audit is a sentence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spurless.core.errors import BadInput
+from spurless.core.findings import Audit, Finding, Suspect
+from spurless.reporting.audit_reading import read_audit
+from spurless.reporting.audit_words import audit_json, write_json
+
+USE = Finding("slices", "Mistakes share grass", 0.4, True, 0.002, "40 %", "Repair.", shortcut="grass", rows=(7, 3))
+AUDIT = Audit(
+    (USE, replace(USE, audit="table", shows_use=False, p=None, flagged=False, shortcut=None, numbers={"gap": 0.5})),
+    (Suspect(7, "cow", "camel", 0.9, True, "sand", "images/7.jpg"),),
+    {"model": "resnet18", "labels": ["cow", "camel"]},
+    ("Few were seen.",),
+    0.1,
+)
+
+
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    again = read_audit(write_json(tmp_path / "audit.json", AUDIT))
+    assert again == AUDIT
+    assert again.verdict == "leans"
+    assert audit_json(again) == audit_json(AUDIT)
+
+
+def test_numbers_that_were_none_are_left_out(tmp_path: Path) -> None:
+    odd = replace(AUDIT, findings=(replace(USE, numbers={"gap": float("nan"), "n": 3.0}),))
+    (finding,) = read_audit(write_json(tmp_path / "audit.json", odd)).findings
+    assert finding.numbers == {"n": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "the audit cannot be read"),
+        ("[]", "this is no audit of this version"),
+        ('{"schema": 9, "verdict": "none"}', "this is no audit of this version"),
+        ('{"schema": 1, "fixed": true}', "this is no audit of this version"),
+        ('{"schema": 1, "verdict": "none"}', "the audit is incomplete: 'findings'"),
+        (json.dumps(json.loads(audit_json(AUDIT)) | {"findings": [{}]}), "the audit is incomplete"),
+        (json.dumps(json.loads(audit_json(AUDIT)) | {"suspects": [{"row": 1}]}), "the audit is incomplete"),
+    ],
+)
+def test_what_is_no_audit_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(BadInput, match=sentence):
+        read_audit(tmp_path / "a.json")
+    with pytest.raises(BadInput, match="no such file"):
+        read_audit(tmp_path / "b.json")
