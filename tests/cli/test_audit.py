@@ -92,3 +92,12 @@ def test_a_folder_as_the_page_is_a_sentence_before_anything_is_opened(cli: Cli, 
     assert said.status == 2
     assert "this is no ordinary file" in said.err
     assert not any(path.suffix in (".html", ".json") for path in here.iterdir())
+
+
+@pytest.mark.parametrize("flag", ["--out", "--export"])
+def test_the_data_are_not_written_over(cli: Cli, here: Path, weights: Path, flag: str) -> None:
+    (here / "d.csv").write_text("y,a\n0,1\n1,2\n")
+    said = cli("audit", weights, "--data", "d.csv", "--label", "y", flag, "d.csv")
+    assert said.status == 2
+    assert "d.csv: this file is read, and would be written over" in said.err
+    assert (here / "d.csv").read_text() == "y,a\n0,1\n1,2\n"

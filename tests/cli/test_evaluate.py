@@ -187,3 +187,25 @@ def test_a_class_called_abstain_cannot_be_told_from_abstaining(cli: Cli, csv: Cl
     assert "a class is called 'abstain'" in said.err
     assert not (here / "said.csv").exists()
     assert cli("eval", weights, *data, "--predictions", "said.csv").status == 0
+
+
+@pytest.mark.parametrize("flag", ["--out", "--predictions"])
+def test_data_and_weights_are_not_written_over(cli: Cli, fitted: tuple[Path, dict[str, Any]], flag: str) -> None:
+    weights, data = fitted[0], Path("d.csv")
+    data.write_text("y,a,b\n" + "0,1,2\n1,2,1\n" * 20)
+    for place in (data, weights):
+        before = place.read_bytes()
+        said = cli("eval", weights, "--data", data, "--label", "y", flag, place)
+        assert said.status == 2
+        assert "this file is read, and would be written over" in said.err
+        assert place.read_bytes() == before
+
+
+def test_records_go_to_a_file_of_records_alone(cli: Cli, fitted: tuple[Path, dict[str, Any]]) -> None:
+    Path("notes.txt").write_text("mine\n")
+    said = cli("eval", fitted[0], *DATA, "--out", "notes.txt")
+    assert said.status == 2
+    assert "records cannot be appended here: notes.txt, line 1" in said.err
+    assert Path("notes.txt").read_text() == "mine\n"
+    said = cli("eval", fitted[0], *DATA, "--out", "new", "--predictions", "new")
+    assert "two outputs have the same place. Give each of --out, --predictions its own." in said.err

@@ -126,7 +126,8 @@ def audit(
     if part not in PARTS:
         raise UnknownName("split", part, PARTS)
     check_weights(weights)
-    check_places(weights, [out, *([export] if export is not None else [])], "--out, --export")
+    places = [out, *([export] if export is not None else [])]
+    check_places(weights, places, "--out, --export", inputs=[data, masks])
     beside = out.with_suffix(".json")
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(

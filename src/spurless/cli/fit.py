@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spurless.cli.console import progress_bar, show_record
+from spurless.cli.console import check_appendable, progress_bar, show_record
 from spurless.cli.flags import (
     METHOD,
     MODEL,
@@ -182,6 +182,7 @@ def fit(
     protocol = Protocol(settings, select, engine, out / "checkpoints", _coverages(coverage, score), score)
     score_of(score, declared(chosen), protocol.coverages)
     check_writable(out)
+    check_appendable(out / "records.jsonl")
     for number in range(seed, seed + seeds):
         splits = open_data(data, with_tokenizer(data_options, columns, model), columns, number, quiet or json)
         splits = splits if listed is None else listed.as_groups(splits)
@@ -262,7 +263,9 @@ def _listed(method: str, path: Path | None, options: dict[str, Any]) -> Mined | 
 
 def _recorded(path: Path, key: str) -> Record | None:
     """Return the record of a run that was made before: the same run again would give the same."""
-    return next((record for record in read(path) if record.key == key), None) if path.exists() else None
+    return (
+        next((record for record in read(path, to_continue=True) if record.key == key), None) if path.exists() else None
+    )
 
 
 def _sections(path: Path | None) -> dict[str, Mapping[str, Any]]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from spurless.core.files import check_apart
+
 
 def report(
     records: Annotated[
@@ -22,7 +24,8 @@ def report(
     Example:
       spurless report runs/records.jsonl --out report.html
     """
-    from spurless.core.records import read_all
+    from spurless.core.records import files_in, read_all
     from spurless.reporting import write_report
 
+    check_apart([out], [file for place in records for file in files_in(place)])
     print(write_report(out, read_all(records), title=title))
