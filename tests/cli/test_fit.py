@@ -225,6 +225,29 @@ def test_interrupted_run_says_one_line_and_goes_on_to_the_same_weights(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_ctrl_c_lets_the_step_end_and_saves_it(tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, steps = ("--steps", 60, "--batch-size", 20), list[int]()
+    assert tiny_fit("erm", *words, "--out", "straight").status == 0
+
+    @contextmanager
+    def listening(_: bool) -> Iterator[Callable[..., None]]:
+        def tell(_stage: str, step: int, *_: object) -> None:
+            steps.append(step)
+            if steps == list(range(1, 21)):
+                signal.raise_signal(signal.SIGINT)
+
+        yield tell
+
+    monkeypatch.setattr("spurless.train.run.time.monotonic", iter(range(10**6)).__next__)  # no step goes untold
+    monkeypatch.setattr(import_module("spurless.cli.fit"), "progress_bar", listening)
+    said = tiny_fit("erm", *words)
+    assert (said.status, said.err) == (130, "spurless: stopped; the same command goes on where this one was.\n")
+    assert tiny_fit("erm", *words).status == 0
+    assert steps[19:21] == [20, 22]  # step 21 was made, and saved: half a minute had not gone by
+    one, two = weights_in(here / "straight"), weights_in(here / "runs")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_killed_run_goes_on_to_the_same_weights_and_one_record(tiny_fit: Cli, here: Path) -> None:
     """The kill comes from outside, at a step that the checkpoint decides."""
     words = ("fit", "erm", *TINY, "--steps", "4000", "--batch-size", "20", "--out", "killed")
