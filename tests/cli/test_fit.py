@@ -248,6 +248,39 @@ def test_ctrl_c_lets_the_step_end_and_saves_it(tiny_fit: Cli, here: Path, monkey
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_a_run_that_another_process_is_at_is_not_begun(
+    tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spurless.core.reserve import reserved
+
+    module, told = import_module("spurless.cli.fit"), list[Any]()
+
+    def noted(*what: Any) -> Any:
+        told.append(what)
+        return reserved(*what)
+
+    monkeypatch.setattr(module, "reserved", noted)
+    assert tiny_fit("erm", "--steps", 5).status == 0
+    ((out, (key,)),) = told
+    (here / "runs" / "records.jsonl").unlink()
+    holder = (
+        "import sys\nfrom pathlib import Path\nfrom spurless.core.reserve import reserved\n"
+        f"with reserved(Path({str(here / out)!r}), [{key!r}]):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", holder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        said = tiny_fit("erm", "--steps", 5)
+        process.communicate("")
+    assert said.status == 2
+    assert "runs/records.jsonl: another process is at this run, and records it in the same file" in said.err
+    assert tiny_fit("erm", "--steps", 5).status == 0
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    tiny_fit("erm", "--steps", 5)
+    assert told[-1][0] is None  # it is one of several that train together
+
+
 def test_killed_run_goes_on_to_the_same_weights_and_one_record(tiny_fit: Cli, here: Path) -> None:
     """The kill comes from outside, at a step that the checkpoint decides."""
     words = ("fit", "erm", *TINY, "--steps", "4000", "--batch-size", "20", "--out", "killed")

@@ -125,6 +125,8 @@ def audit(
 
     if part not in PARTS:
         raise UnknownName("split", part, PARTS)
+    if not 0 < level < 1:
+        raise BadInput("--level is a share", expected="above 0 and below 1, such as 0.05", got=level)
     check_weights(weights)
     places = [out, *([export] if export is not None else [])]
     check_places(weights, places, "--out, --export", inputs=[data, masks])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,6 +52,7 @@ from spurless.core.errors import BadInput
 from spurless.core.files import check_writable
 from spurless.core.options import configure, pairs, read_toml
 from spurless.core.records import Record, append, read
+from spurless.core.reserve import reserved
 
 if TYPE_CHECKING:
     from spurless.bench.fitting import Fitted
@@ -181,8 +183,10 @@ def fit(
     engine = Engine(device, devices, strategy, precision, workers)
     protocol = Protocol(settings, select, engine, out / "checkpoints", _coverages(coverage, score), score)
     score_of(score, declared(chosen), protocol.coverages)
+    records = out / "records.jsonl"
     check_writable(out)
-    check_appendable(out / "records.jsonl")
+    check_appendable(records)
+    alone = os.environ.get("LOCAL_RANK", "0") == "0"  # of several processes that train together one holds the run
     for number in range(seed, seed + seeds):
         splits = open_data(data, with_tokenizer(data_options, columns, model), columns, number, quiet or json)
         splits = splits if listed is None else listed.as_groups(splits)
@@ -194,23 +198,24 @@ def fit(
         key = key_of(protocol, chosen, built, splits, number)
         name = re.sub(r"[^\w.+-]+", "-", splits.name)
         place = out / f"{chosen.info.name}-{name}-seed{number}-{key[:8]}.safetensors"
-        record = _recorded(out / "records.jsonl", key) if place.exists() else None
-        if record is None:
-            with progress_bar(quiet or json) as progress:
-                fitted = fit_under(replace(protocol, progress=progress), chosen, built, splits, number)
-            if not is_main_process():
-                continue
-            record = fitted.record
-            _save(place, fitted, given=built.trained)
-            append(out / "records.jsonl", record)
-            forget(out / "checkpoints", key)
+        with reserved(records if alone else None, [key]):
+            record = _recorded(records, key) if place.exists() else None
+            if record is None:
+                with progress_bar(quiet or json) as progress:
+                    fitted = fit_under(replace(protocol, progress=progress), chosen, built, splits, number)
+                if not is_main_process():
+                    continue
+                record = fitted.record
+                _save(place, fitted, given=built.trained)
+                append(records, record)
+                forget(out / "checkpoints", key)
         if json:
             print(record.to_json())
         elif is_main_process():
             show_record(record)
             before = f", those before the repair in {_begun(place)}" if _begun(place).exists() else ""
             found = f", what was mined in {_mined(place)}" if _mined(place).exists() else ""
-            print(f"record in {out / 'records.jsonl'}, weights in {place}{before}{found}\n")
+            print(f"record in {records}, weights in {place}{before}{found}\n")
 
 
 def _coverages(coverage: str | None, score: str) -> tuple[float, ...]:
