@@ -91,6 +91,14 @@ def test_every_command_runs(page: Path, left: str, folder: Path) -> None:
         assert len((folder / "runs" / "records.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.parametrize("kind", ["folder", "csv", "text"])
+def test_a_guide_saves_the_weights_that_its_commands_read(kind: str) -> None:
+    page = DOCS / "how-to" / f"guide-{kind}.md"
+    python, shell = ("\n".join(code for _, code in blocks(page, word)) for word in ("python", "sh"))
+    for name in set(re.findall(r"[\w-]+\.safetensors", shell)):
+        assert f'sp.save_weights("{name}", ' in python, name
+
+
 def test_the_plans_of_the_bench_page_are_plans(folder: Path) -> None:
     from spurless.bench.engines.base import load_named
     from spurless.bench.plan import read_plan

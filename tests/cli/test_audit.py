@@ -92,3 +92,19 @@ def test_a_folder_as_the_page_is_a_sentence_before_anything_is_opened(cli: Cli, 
     assert said.status == 2
     assert "this is no ordinary file" in said.err
     assert not any(path.suffix in (".html", ".json") for path in here.iterdir())
+
+
+@pytest.mark.parametrize("level", ["3", "0", "nan"])
+def test_a_level_that_is_no_share_is_named(refused: Refused, weights: Path, level: str) -> None:
+    refused(
+        r"--level is a share \(expected above 0 and below 1, such as 0\.05, got", "audit", weights, "--level", level
+    )
+
+
+@pytest.mark.parametrize("flag", ["--out", "--export"])
+def test_the_data_are_not_written_over(cli: Cli, here: Path, weights: Path, flag: str) -> None:
+    (here / "d.csv").write_text("y,a\n0,1\n1,2\n")
+    said = cli("audit", weights, "--data", "d.csv", "--label", "y", flag, "d.csv")
+    assert said.status == 2
+    assert "d.csv: this file is read, and would be written over" in said.err
+    assert (here / "d.csv").read_text() == "y,a\n0,1\n1,2\n"

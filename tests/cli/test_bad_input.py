@@ -82,7 +82,12 @@ def test_unknown_name_is_refused_with_the_nearest_one(refused: Refused, kind: st
         (("--device", "cpu:x"), r"no device is called 'cpu:x'"),
         (("--precision", "half"), r"no precision is called 'half' \(expected auto"),
         (("--devices", "0"), r"Invalid value for '--devices'"),
-        (("--strategy", "ddpp"), r"these devices cannot be set up: .*ddpp"),
+        (("--strategy", "ddpp"), r"no strategy is called 'ddpp' \(expected auto, or ddp for several devices\)"),
+        (
+            ("--model", "small-cnn", "-O", "width=-3"),
+            r"option 'width' of small-cnn is too small \(expected 1 or more, got",
+        ),
+        (("--model", "pooled-cnn", "-O", "channels=8,0,8"), r"option 'channels' of pooled-cnn is too small"),
         (("--lr", "1e30"), r"Training 'train' diverged.*Lower the learning rate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -118,11 +123,12 @@ def test_missing_or_binary_config_file_is_refused(refused: Refused, here: Path) 
     refused(r"run\.toml: no such file \(expected a TOML file\)", "fit", "erm", "--config", "run.toml")
     (here / "run.toml").write_bytes(b"\xff\xfe\x00")
     refused(r"run\.toml: the file is not TOML", "fit", "erm", "--config", "run.toml")
+    refused(r"spurless: \.: this is a folder \(expected a TOML file\)", "bench", ".")
 
 
 def test_missing_argument_is_refused(refused: Refused) -> None:
     refused(r"Missing argument 'METHOD'\. See: spurless fit --help", "fit")
-    refused(r"which claim\?.*theory/planted-erm", "reproduce")
+    refused(r"no claim is named \(expected one of theory/planted-erm, .*See: spurless reproduce --list", "reproduce")
     refused(r"Missing argument 'RECORDS", "report")
 
 

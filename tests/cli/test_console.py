@@ -118,14 +118,23 @@ def test_bar_is_drawn_for_a_person_only(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_file_that_cannot_be_appended_to_is_refused_and_others_are_not_changed(tmp_path: Path) -> None:
-    (tmp_path / "there").write_text("as it was")
+    (tmp_path / "there").write_text(record(2).to_json())
     console.check_appendable(tmp_path / "there")
     console.check_appendable(tmp_path / "new" / "file")
-    assert (tmp_path / "there").read_text() == "as it was"
+    assert (tmp_path / "there").read_text() == record(2).to_json()
     assert not (tmp_path / "new" / "file").exists()
     for place in (tmp_path / "there" / "under", tmp_path):
         with pytest.raises(BadInput, match="cannot write here"):
             console.check_appendable(place)
+
+
+def test_records_are_not_appended_to_something_else(tmp_path: Path) -> None:
+    for text in ("y,x\n1,2\n", "one line", '{"a": 1}\n'):
+        (tmp_path / "other").write_text(text)
+        with pytest.raises(BadInput, match=r"records cannot be appended here: .*other, line 1"):
+            console.check_appendable(tmp_path / "other")
+    (tmp_path / "torn").write_text(record(2).to_json()[:40])  # the next record mends it
+    console.check_appendable(tmp_path / "torn")
 
 
 def test_a_record_that_abstains_shows_what_is_kept_below_its_groups(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,19 @@ def test_check_as_json_is_one_line(cli: Cli, csv: Cli) -> None:
     assert (told["whole"], told["missing"], told["files"]) == (True, [], {"found": [], "place": str(path)})
 
 
+def test_check_counts_those_of_unknown_attribute_too(cli: Cli, csv: Cli) -> None:
+    path = csv({(2, "place"): "", (3, "place"): "", (5, "place"): ""})
+    words = ("data", "check", path, "--label", "y", "--attribute", "place", "--split", "split")
+    said = cli(*words)
+    lines = said.out.splitlines()
+    row = next(line.split() for line in lines if line.startswith("attribute unknown"))
+    assert row[2:] == ["2", "1", "0"]
+    groups = [list(map(int, line.split()[2:])) for line in lines if line.startswith(("cat, ", "dog, "))]
+    assert [sum(column) for column in zip(*groups, [2, 1, 0], strict=True)] == [36, 12, 12]
+    assert json.loads(cli(*words, "--json").out)["unknown"] == {"train": 2, "val": 1, "test": 0}
+    assert "unknown" not in cli("data", "check", csv(), *words[3:]).out
+
+
 def test_check_of_data_without_attributes_says_nothing_of_a_shortcut(cli: Cli, folder: Path) -> None:
     said = cli("data", "check", folder)
     assert said.status == 0

@@ -66,3 +66,16 @@ def test_what_cannot_be_packed_is_refused_and_nothing_is_left(refused: Refused, 
     (folder / "dark" / "3.png").write_bytes(b"no picture")
     refused(r"dark/3\.png: the image cannot be read", "data", "pack", folder, "own.npz")
     assert not Path("own.npz").exists()
+
+
+def test_broken_images_are_left_out_by_wish(cli: Cli, folder: Path) -> None:
+    (folder / "dark" / "broken.png").write_bytes(b"no image")
+    lines = [f"{path.relative_to(folder)},{path.parent.name}" for path in sorted(folder.rglob("*.png"))]
+    Path("meta.csv").write_text("\n".join(["file,y", *lines]))
+    for words in ((folder, "one.npz"), ("meta.csv", "two.npz", "--label", "y", "--root", folder)):
+        assert cli("data", "pack", *words).status == 2
+        said = cli("data", "pack", *words, "--skip-bad")
+        assert said.status == 0, said.err
+        assert said.out.startswith(f"{words[1]}: 30 images, ")
+        assert "Left out images that cannot be read (1 of 31)" in said.err
+    assert counts(cli, "one.npz") == counts(cli, folder, "--skip-bad")

@@ -58,7 +58,7 @@ def test_record_is_appended_under_the_name_given(cli: Cli, fitted: tuple[Path, d
     for name in ("mine", "yours"):
         said = cli("eval", weights, *DATA, "--name", name, "--out", "all/records.jsonl")
     assert [row["method"] for row in said.records(here / "all" / "records.jsonl")] == ["mine", "yours"]
-    assert "yours on planted, seed 0" in said.out
+    assert "yours on planted, seed 2" in said.out  # that of the weights
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -199,3 +199,25 @@ def test_onnx_goes_where_it_was_asked(
     said = cli("eval", fitted[0], *DATA, "--seed", 2, "--onnx", "m.onnx")
     assert said.out.endswith("ONNX in m.onnx\n")
     assert (here / "m.onnx").read_bytes() == b"onnx"
+
+
+@pytest.mark.parametrize("flag", ["--out", "--predictions"])
+def test_data_and_weights_are_not_written_over(cli: Cli, fitted: tuple[Path, dict[str, Any]], flag: str) -> None:
+    weights, data = fitted[0], Path("d.csv")
+    data.write_text("y,a,b\n" + "0,1,2\n1,2,1\n" * 20)
+    for place in (data, weights):
+        before = place.read_bytes()
+        said = cli("eval", weights, "--data", data, "--label", "y", flag, place)
+        assert said.status == 2
+        assert "this file is read, and would be written over" in said.err
+        assert place.read_bytes() == before
+
+
+def test_records_go_to_a_file_of_records_alone(cli: Cli, fitted: tuple[Path, dict[str, Any]]) -> None:
+    Path("notes.txt").write_text("mine\n")
+    said = cli("eval", fitted[0], *DATA, "--out", "notes.txt")
+    assert said.status == 2
+    assert "records cannot be appended here: notes.txt, line 1" in said.err
+    assert Path("notes.txt").read_text() == "mine\n"
+    said = cli("eval", fitted[0], *DATA, "--out", "new", "--predictions", "new")
+    assert "two outputs have the same place. Give each of --out, --predictions its own." in said.err

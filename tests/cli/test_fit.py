@@ -225,6 +225,62 @@ def test_interrupted_run_says_one_line_and_goes_on_to_the_same_weights(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_ctrl_c_lets_the_step_end_and_saves_it(tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, steps = ("--steps", 60, "--batch-size", 20), list[int]()
+    assert tiny_fit("erm", *words, "--out", "straight").status == 0
+
+    @contextmanager
+    def listening(_: bool) -> Iterator[Callable[..., None]]:
+        def tell(_stage: str, step: int, *_: object) -> None:
+            steps.append(step)
+            if steps == list(range(1, 21)):
+                signal.raise_signal(signal.SIGINT)
+
+        yield tell
+
+    monkeypatch.setattr("spurless.train.run.time.monotonic", iter(range(10**6)).__next__)  # no step goes untold
+    monkeypatch.setattr(import_module("spurless.cli.fit"), "progress_bar", listening)
+    said = tiny_fit("erm", *words)
+    assert (said.status, said.err) == (130, "spurless: stopped; the same command goes on where this one was.\n")
+    assert tiny_fit("erm", *words).status == 0
+    assert steps[19:21] == [20, 22]  # step 21 was made, and saved: half a minute had not gone by
+    one, two = weights_in(here / "straight"), weights_in(here / "runs")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_run_that_another_process_is_at_is_not_begun(
+    tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spurless.core.reserve import reserved
+
+    module, told = import_module("spurless.cli.fit"), list[Any]()
+
+    def noted(*what: Any) -> Any:
+        told.append(what)
+        return reserved(*what)
+
+    monkeypatch.setattr(module, "reserved", noted)
+    assert tiny_fit("erm", "--steps", 5).status == 0
+    ((out, (key,)),) = told
+    (here / "runs" / "records.jsonl").unlink()
+    holder = (
+        "import sys\nfrom pathlib import Path\nfrom spurless.core.reserve import reserved\n"
+        f"with reserved(Path({str(here / out)!r}), [{key!r}]):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", holder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        said = tiny_fit("erm", "--steps", 5)
+        process.communicate("")
+    assert said.status == 2
+    assert "runs/records.jsonl: another process is at this run, and records it in the same file" in said.err
+    assert tiny_fit("erm", "--steps", 5).status == 0
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    tiny_fit("erm", "--steps", 5)
+    assert told[-1][0] is None  # it is one of several that train together
+
+
 def test_killed_run_goes_on_to_the_same_weights_and_one_record(tiny_fit: Cli, here: Path) -> None:
     """The kill comes from outside, at a step that the checkpoint decides."""
     words = ("fit", "erm", *TINY, "--steps", "4000", "--batch-size", "20", "--out", "killed")

@@ -65,3 +65,11 @@ def test_options_come_with_their_values() -> None:
     from spurless.data.planted import PlantedConfig
 
     assert options_of(PlantedConfig(core=3.0)).startswith("core=3.0, spurious=2.0, ")
+
+
+def test_every_question_is_listed_also_the_one_that_needs_masks(cli: Cli) -> None:
+    from spurless.auditing import AUDITS
+
+    rows = json.loads(cli("ls", "audits", "--json").out)
+    assert [row["audit"] for row in rows] == [*AUDITS, "swapped-backgrounds"]
+    assert rows[-1]["needs"] == "images, --masks"

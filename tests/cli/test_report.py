@@ -27,7 +27,8 @@ def test_torn_last_record_is_left_out(cli: Cli, tiny_fit: Cli, here: Path) -> No
     assert tiny_fit("erm").status == 0
     path = here / "runs" / "records.jsonl"
     path.write_text(path.read_text() + path.read_text()[:100])
-    assert cli("report", path, "--out", "page.html").status == 0
+    said = cli("report", path, "--out", "page.html")
+    assert (said.status, said.err) == (0, f"spurless: warning: {path}, line 2 is cut short and was left out.\n")
 
 
 def test_an_audit_goes_on_the_same_page(cli: Cli, tiny_fit: Cli, here: Path) -> None:
@@ -39,3 +40,14 @@ def test_an_audit_goes_on_the_same_page(cli: Cli, tiny_fit: Cli, here: Path) -> 
     said = cli("report", "runs", "--audit", "runs/records.jsonl")
     assert (said.status, said.out) == (2, "")
     assert "this is no audit" in said.err
+
+
+def test_records_are_not_replaced_by_their_page(cli: Cli, tiny_fit: Cli, here: Path) -> None:
+    assert tiny_fit("erm").status == 0
+    path = here / "runs" / "records.jsonl"
+    before = path.read_bytes()
+    for records in (path, "runs"):
+        said = cli("report", records, "--out", "runs/records.jsonl")
+        assert said.status == 2
+        assert "this file is read, and would be written over" in said.err
+    assert path.read_bytes() == before

@@ -199,7 +199,9 @@ def test_a_csv_of_texts_is_opened_by_its_columns(tmp_path: Path) -> None:
     splits = open_data(str(path), options, Columns(label="kind", text="review"), 0, quiet=True)
     assert splits.options["max_length"] == 8
     assert isinstance(splits.train.x, dict)
-    with pytest.raises(BadInput, match=r"own texts have no option 'size' \(expected tokenizer or max_length\)"):
+    with pytest.raises(
+        BadInput, match=r"own texts have no option 'size' \(expected tokenizer, max_length or delimiter\)"
+    ):
         open_data(str(path), {"size": "8"}, Columns(label="kind", text="review"), 0, quiet=True)
 
 
@@ -231,3 +233,26 @@ def test_texts_of_hugging_face_on_disk_are_opened_by_their_column(tmp_path: Path
     assert len(splits.train) + len(splits.val) + len(splits.test) == 40
     with pytest.raises(BadInput, match=r"own texts have no option 'size'"):
         open_data(str(tmp_path / "set"), {"size": "8"}, columns, seed=0, quiet=True)
+
+
+@pytest.mark.parametrize(("said", "character"), [(";", ";"), ("tab", "\t"), ("\\t", "\t"), ("|", "|")])
+def test_cells_are_cut_where_the_user_says(csv: Write, here: Path, said: str, character: str) -> None:
+    path = csv()
+    other = here / "other.csv"
+    other.write_text(path.read_text().replace(",", character))
+    columns = Columns("y", "place", "split")
+    as_usual, cut = open_data(str(path), {}, columns, 0), open_data(str(other), {"delimiter": said}, columns, 0)
+    assert isinstance(as_usual.train.x, torch.Tensor)
+    assert isinstance(cut.train.x, torch.Tensor)
+    assert torch.equal(as_usual.train.x, cut.train.x)
+    assert cut.groups == as_usual.groups
+    texts = open_data(str(other), {"delimiter": said, "tokenizer": "words"}, replace(columns, text="place"), 0)
+    assert len(texts.train) == len(cut.train)
+
+
+def test_a_delimiter_is_one_character_and_of_a_table(csv: Write, folder: Path) -> None:
+    for said in ("", ";;", '"'):
+        with pytest.raises(BadInput, match="option 'delimiter' must be one character"):
+            open_data(str(csv()), {"delimiter": said}, Columns("y"), 0)
+    with pytest.raises(BadInput, match="own data have no option 'delimiter'"):
+        open_data(str(folder), {"delimiter": ";"}, Columns(), 0)

@@ -78,7 +78,7 @@ def test_ctrl_c_leaves_130_and_the_same_words_go_on(cli: Cli, here: Path, monkey
     monkeypatch.setattr("spurless.bench.engines.here.attempt", tired)
     said = cli("sweep", "--over", "lr=0.01,0.1", *TINY)
     assert (said.status, said.out) == (130, "")
-    assert said.err == "spurless: stopped; the same command goes on where this one was.\n"
+    assert said.err == "spurless: stopped; the same command goes on after the runs that are recorded.\n"
     assert len(rows(here / "runs" / "sweep" / "records.jsonl")) == 3
     left[0] = 1  # one is enough
     assert cli("sweep", "--over", "lr=0.01,0.1", *TINY).status == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spurless.core.errors import BadInput
-from spurless.core.files import alone, check_writable, replace_file
+from spurless.core.files import alone, check_apart, check_writable, replace_file
 
 
 def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -42,6 +42,19 @@ def test_a_device_or_a_folder_is_never_replaced(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="this is no ordinary file"):
             replace_file(path, lambda scratch: scratch.write_text("x"))
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_file_that_is_read_is_not_written_under_any_of_its_names(tmp_path: Path) -> None:
+    data, linked, hard, other = (tmp_path / name for name in ("d.csv", "l.csv", "h.csv", "o.csv"))
+    data.write_text("a")
+    other.write_text("b")
+    linked.symlink_to(data)
+    hard.hardlink_to(data)
+    for place in (data, linked, hard, tmp_path / "." / "d.csv"):
+        with pytest.raises(BadInput, match="this file is read, and would be written over"):
+            check_apart([None, other, place], [None, "planted", str(data)])
+    check_apart([other, tmp_path / "new", None], [data, tmp_path, "x" * 5000, None])
+    check_apart([Path("/dev/null")], ["/dev/null"])
 
 
 def test_a_folder_under_a_file_cannot_be_written(tmp_path: Path) -> None:

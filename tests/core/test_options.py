@@ -202,5 +202,5 @@ def test_says_which_file_is_no_toml_and_why(tmp_path: Path, content: bytes, reas
 
 
 def test_a_folder_is_no_toml(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="Is a directory"):
+    with pytest.raises(BadInput, match=r"this is a folder \(expected a TOML file\)"):
         read_toml(tmp_path)

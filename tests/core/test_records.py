@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from spurless.core import records
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.records import GroupRow, Record, append, read, read_all
 
 ROWS = (GroupRow("land, sea", 4, 0.25, 0.05, 0.7, 9), GroupRow("water, sea", 0, None, None, None))
@@ -44,7 +44,7 @@ def lines(*seeds: int) -> bytes:
 
 
 def seeds_in(path: Path) -> list[int]:
-    return [found.seed for found in read(path)]
+    return [found.seed for found in read(path, to_continue=True)]
 
 
 # what a record is
@@ -198,9 +198,28 @@ def test_a_last_line_that_lost_only_its_newline_is_kept(tmp_path: Path) -> None:
 def test_a_torn_first_line_leaves_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(lines(1)[:50])
-    assert read(path) == []
+    assert seeds_in(path) == []
     append(path, record(2))
     assert seeds_in(path) == [2]
+
+
+@pytest.mark.parametrize("tail", [lines(7)[:60], b"{", b"\0" * 8])
+def test_a_reader_is_told_of_a_last_line_that_is_cut_short_and_who_continues_is_not(
+    tmp_path: Path, tail: bytes, recwarn: pytest.WarningsRecorder
+) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(lines(1, 2) + tail)
+    with pytest.warns(SpurlessWarning, match=r"r\.jsonl, line 3 is cut short and was left out"):
+        assert [found.seed for found in read(path)] == [1, 2]
+    assert len(read(path, to_continue=True)) == 2
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("text", [b"a,b\n1,2\n", b"a,b", b"<!doctype html>", b'[{"schema": 1}'])
+def test_a_file_of_something_else_is_not_taken_for_a_torn_one(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "r.jsonl").write_bytes(text)
+    with pytest.raises(BadInput, match=r"line 1: the line is not JSON"):
+        read(tmp_path / "r.jsonl", to_continue=True)
 
 
 @pytest.mark.parametrize("size", [(1 << 16) - 1, 1 << 16, 200_000])

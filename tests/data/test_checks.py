@@ -39,7 +39,10 @@ def test_what_is_fine_comes_back_as_it_was() -> None:
             replace(split(), y=torch.tensor([0, 0, 1, 2])),
             r"label of example 3 is out of range \(expected 0 to 1, got 2\)",
         ),
-        (replace(split(), y=torch.tensor([0, -1, 1, 1])), r"label of example 1 is out of range.*got -1"),
+        (
+            replace(split(), y=torch.tensor([0, -1, 1, 1])),
+            r"label of example 1 is out of range.*got -1\)\. Labels count from 0",
+        ),
         (replace(split(), a=torch.tensor([0, 0, 2, 1])), r"attribute of example 2 is out of range \(got \[2\]\)"),
         (replace(split(), a=torch.zeros(4, 2).long()), r"wrong number of columns \(expected 1, got 2\)"),
         (split(torch.tensor([[0.0], [1], [torch.nan], [1]])), "1 examples hold NaN or infinite.*example 2"),

@@ -1,5 +1,6 @@
 """Loaders: orders by their statistics, resident and streamed alike, shares that make the whole."""
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -208,6 +209,19 @@ def test_streaming_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
     list(Loader(split(Rows()), shuffled(N, Seeds(1)), 5, workers=2).batches())
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Handlers(Rows):
+    """Tells, as an input, whether whoever reads it leaves Ctrl-C alone."""
+
+    def __getitem__(self, i: int) -> Tensor:
+        return torch.tensor([float(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)])
+
+
+def test_workers_leave_ctrl_c_to_the_process_that_started_them() -> None:
+    (batch, *_) = Loader(split(Handlers()), in_order(N), 4, workers=1).batches()
+    assert isinstance(batch.x, Tensor)
+    assert batch.x.all()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

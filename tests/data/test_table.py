@@ -324,5 +324,8 @@ def test_a_column_is_label_or_attribute(tmp_path: Path) -> None:
 
 def test_semicolons_are_told(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "x;y", "1;0")
-    with pytest.raises(BadInput, match=r"no column is called 'y'\. .*between semicolons: .*delimiter=';'"):
+    with pytest.raises(
+        BadInput,
+        match=r"no column is called 'y'\. .*between semicolons: pass delimiter=';', .* -D 'delimiter=;'",
+    ):
         from_csv(path, label="y")

@@ -4,6 +4,7 @@ On a CPU nothing can be captured and jobs are done one after another. So that th
 fixture ``lock_step`` puts a plain Python step in the place of the captured one; all else is the fleet's own.
 """
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -307,6 +308,34 @@ def test_a_killed_fleet_goes_on_to_the_same_weights(tmp_path: Path, after: int) 
         if (tmp_path / str(number)).exists():  # 2 steps are less than the warm-up: two jobs have not yet begun
             job.model.load_state_dict(net(77).state_dict())  # other weights: all must come from the checkpoint
     assert [outcome.error for outcome in minimise_all(again)] == [None] * 5
+    assert_alike(again, done_alone(jobs()))
+
+
+@pytest.mark.usefixtures("lock_step")
+def test_ctrl_c_is_heard_between_two_steps_and_every_member_is_saved(tmp_path: Path) -> None:
+    class Pressed(Checkpoints):
+        asked = 0
+
+        def due(self, stage: str) -> bool:
+            self.asked += 1
+            if self.asked == 6 and self.key == "key2":
+                signal.raise_signal(signal.SIGINT)
+            return super().due(stage)
+
+    def made() -> list[Job]:
+        places = [Pressed(tmp_path / str(number), f"key{number}") for number in range(5)]
+        return [job_of(number, CONFIGS[number], checkpoints=place) for number, place in enumerate(places)]
+
+    with pytest.raises(KeyboardInterrupt):
+        minimise_all(made())
+    steps = [torch.load(tmp_path / str(k) / "stage-train.pt", weights_only=True)["walk"]["step"] for k in range(5)]
+    assert steps[2] in (6, 7)
+    assert all(step > 3 for step in steps)
+    again = made()
+    for job in again:
+        job.model.load_state_dict(net(77).state_dict())
+        job.run.checkpoints = Checkpoints(job.run.checkpoints.folder, job.run.checkpoints.key)  # type: ignore[union-attr]
+    minimise_all(again)
     assert_alike(again, done_alone(jobs()))
 
 

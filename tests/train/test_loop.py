@@ -1,5 +1,6 @@
 """The loop against a hand-written one, against theory, and against SIGKILL."""
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -270,6 +271,31 @@ def test_a_watched_run_that_was_cut_says_the_same(tmp_path: Path, cut: int) -> N
         resumed, again = watched(config, Checkpoints(tmp_path, "key"), seed=9)
         assert again.history == expected.history
         assert torch.equal(weights(whole), weights(resumed))
+
+
+@pytest.mark.parametrize("at", [1, 7, 12, 21])
+def test_ctrl_c_within_a_step_is_heard_at_its_end_and_nothing_is_lost(tmp_path: Path, at: int) -> None:
+    config = TrainConfig(epochs=3, batch_size=32, lr=0.05, schedule="cosine")  # 7 steps an epoch
+    whole = fresh()
+    expected = train(whole, config)
+    order, calls = shuffled(len(DATA.train), Seeds(5)), list[int]()
+
+    def interrupted(model: nn.Module, batch: Batch) -> Tensor:
+        calls.append(1)
+        if len(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return mean_loss(model, batch)
+
+    run = start(CPU, 0, config, Checkpoints(tmp_path, "key"))
+    with pytest.raises(KeyboardInterrupt):
+        minimise(fresh(), run.loader(DATA.train, order), interrupted, run, Stage("train"))
+    assert len(calls) == at
+    assert torch.load(tmp_path / "stage-train.pt", weights_only=True)["walk"]["step"] == at
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = fresh(seed=9)
+    again = train(resumed, config, start(CPU, 0, config, Checkpoints(tmp_path, "key")))
+    assert torch.equal(weights(whole), weights(resumed))
+    assert again.history == expected.history
 
 
 DRIVER = '''

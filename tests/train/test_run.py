@@ -61,7 +61,7 @@ def test_two_processes_reach_the_weights_of_one(tmp_path: Path, name: str) -> No
         (Engine(device="cuda:x"), "no device is called 'cuda:x'"),
         (Engine(device="cpu", precision="half"), "no precision is called 'half'"),
         (Engine(device="cpu", devices=0), "devices must be at least 1"),
-        (Engine(device="cpu", strategy="magic"), "these devices cannot be set up"),
+        (Engine(device="cpu", strategy="magic"), r"no strategy is called 'magic' \(expected auto, or ddp"),
         (Engine(device="cpu", strategy="fsdp"), "cuts the model into pieces"),
         (Engine(device="cpu", precision="16-mixed"), "16-mixed needs a CUDA device"),
         (Engine(device="cpu:0"), "no device is called 'cpu:0'"),

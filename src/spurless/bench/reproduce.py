@@ -56,7 +56,11 @@ def reproduce(  # noqa: PLR0913  a door: each is a word that a user says
     open_queues(together)
     numbers = range(first, first + (seeds or claim.seeds))
     with reserved(out, [f"{claim.id} {name} {seed}" for seed in numbers for name in claim.cells]):
-        known = {(record.cell, record.key): record for record in read(out)} if out is not None and out.exists() else {}
+        known = (
+            {(record.cell, record.key): record for record in read(out, to_continue=True)}
+            if out is not None and out.exists()
+            else {}
+        )
         records: list[Record | None] = []  # in the order of the claim, whatever came from the file
         missing: list[_Missing] = []
         folder = _checkpoints_of(out) if out is not None else None

@@ -116,7 +116,7 @@ def recorded(out: Path | None, tasks: Sequence[Task], name: str) -> dict[str, Re
     wanted = {task.key: {VALIDATION, STUDIED} if task.study else {VALIDATION} for task in tasks}
     lost = {task.key for task in tasks if task.weights is not None and not task.weights.exists()}
     own = {(f"{name} {task.name}", task.key) for task in tasks}
-    known = [r for r in reversed(read(out)) if r.key in wanted and (r.key not in lost or diverged(r))]
+    known = [r for r in reversed(read(out, to_continue=True)) if r.key in wanted and (r.key not in lost or diverged(r))]
     known.sort(key=lambda r: (r.cell, r.key) in own)
     return {r.key: r for r in known if diverged(r) or wanted[r.key] <= r.metrics.keys()}
 

@@ -29,9 +29,16 @@ from spurless.cli.sweep import sweep
 from spurless.core.errors import SpurlessError, SpurlessWarning
 from spurless.core.turn import take_turn
 
+_GOES_ON = {
+    "fit": "stopped; the same command goes on where this one was.",
+    "reproduce": "stopped; with --out, the same command goes on where this one was.",
+    **dict.fromkeys(("sweep", "bench"), "stopped; the same command goes on after the runs that are recorded."),
+}
+"""What a command says on Ctrl-C that keeps what it has done; others begin again."""
+
 
 class _Stopped(Exception):
-    """Ctrl-C."""
+    """Ctrl-C, and what to say of it."""
 
 
 class _Commands(TyperGroup):
@@ -41,7 +48,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise _Stopped from None
+            raise _Stopped(_GOES_ON.get(ctx.invoked_subcommand or "", "stopped.")) from None
 
 
 app = typer.Typer(
@@ -85,8 +92,8 @@ def main() -> None:
         with _warnings_in_one_line():
             status = app(prog_name="spurless", standalone_mode=False)
         sys.stdout.flush()
-    except _Stopped:
-        _leave("stopped; the same command goes on where this one was.", 130, parent)
+    except _Stopped as stopped:
+        _leave(str(stopped), 130, parent)
     except (SpurlessError, typer.TyperException) as error:
         _leave(_sentence(error), 2, parent)
     except BrokenPipeError:

@@ -125,9 +125,12 @@ def audit(
 
     if part not in PARTS:
         raise UnknownName("split", part, PARTS)
+    if not 0 < level < 1:
+        raise BadInput("--level is a share", expected="above 0 and below 1, such as 0.05", got=level)
     check_weights(weights)
     seed = seed_of(weights, seed)
-    check_places(weights, [out, *([export] if export is not None else [])], "--out, --export")
+    places = [out, *([export] if export is not None else [])]
+    check_places(weights, places, "--out, --export", inputs=[data, masks])
     beside = out.with_suffix(".json")
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spurless.core.errors import BadInput
-from spurless.core.files import check_file, check_writable, unwritable
-from spurless.core.records import Record
+from spurless.core.errors import BadInput, first_line
+from spurless.core.files import check_apart, check_file, check_writable, unwritable
+from spurless.core.records import Record, read
 
 NARROW = 8
 """Letters that a column of text has at least, in a table that hardly fits."""
@@ -153,7 +153,13 @@ def show_selective(selective: Mapping[str, Any]) -> None:
     )
 
 
-def check_places(weights: Path, places: Sequence[Path], flags: str, records: Path | None = None) -> None:
+def check_places(
+    weights: Path,
+    places: Sequence[Path],
+    flags: str,
+    records: Path | None = None,
+    inputs: Sequence[Path | str | None] = (),
+) -> None:
     """Refuse places that cannot be written, or that are one, before anything is done.
 
     Args:
@@ -161,6 +167,7 @@ def check_places(weights: Path, places: Sequence[Path], flags: str, records: Pat
         places: the files that are written whole; the first is a page, which has its twin for machines beside it.
         flags: what a user says them with.
         records: a file that is appended to.
+        inputs: what else is read.
     """
     for place in places:
         check_file(place)
@@ -171,6 +178,7 @@ def check_places(weights: Path, places: Sequence[Path], flags: str, records: Pat
         raise BadInput("two outputs have the same place", do=f"Give each of {flags} its own.")
     if weights.resolve() in every:
         raise BadInput("the old weights would be overwritten", where=weights, do=f"Choose another place: {flags}.")
+    check_apart([*places, twin, records], inputs)
     for place in places:
         check_writable(place.parent)
     if records is not None:
@@ -178,7 +186,10 @@ def check_places(weights: Path, places: Sequence[Path], flags: str, records: Pat
 
 
 def check_appendable(path: Path) -> None:
-    """Refuse a file that cannot be appended to before the first hour, not after; one that is there is not changed."""
+    """Refuse a file that cannot be appended to before the first hour, not after; one that is there is not changed.
+
+    A file of something else than records is refused too: it would be neither any more.
+    """
     if not path.exists():
         check_writable(path.parent)
         return
@@ -186,6 +197,13 @@ def check_appendable(path: Path) -> None:
         path.open("ab").close()
     except OSError as error:
         raise unwritable(path, error) from None
+    if path.is_file():
+        try:
+            read(path, to_continue=True)
+        except BadInput as error:
+            raise BadInput(
+                f"records cannot be appended here: {first_line(error)}", do="Choose another place with --out."
+            ) from None
 
 
 def share(value: float | None) -> str:

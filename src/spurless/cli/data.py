@@ -10,7 +10,7 @@ import typer
 
 from spurless.cli.console import fact, progress_bar, table
 from spurless.cli.data_describe import describe
-from spurless.cli.data_facts import PARTS, short, tell_files, tell_place
+from spurless.cli.data_facts import PARTS, short, tell_files, tell_place, unknown_in
 from spurless.cli.data_pack import pack
 from spurless.cli.data_show import show
 from spurless.cli.flags import (
@@ -116,7 +116,8 @@ def check(
 
     The verdict is whole, or not whole where a published dataset has other
     counts than those published. Then, and where a file or a row cannot be read,
-    the exit status is 2, and the sentence says which.
+    the exit status is 2, and the sentence says which. Examples whose attribute
+    is unknown are in no group; they have a row of their own.
 
     Examples:
       spurless data check colored-digits -D conflicting=0.1
@@ -170,19 +171,22 @@ def _tell(source: str, splits: Splits, missing: list[str], json: bool) -> None:
     from spurless.metrics.association import associate
 
     counts = {name: getattr(splits, name).counts.tolist() for name in PARTS}
+    unknown = unknown_in(splits)
     train, missing = splits.train, list(dict.fromkeys(missing))
     found = associate(train.y, train.a, train.groups) if train.has_attributes else None
     files, notes = files_read(source, splits), [note for note in splits.notes if note not in missing]
     if json:
         told: dict[str, Any] = {"name": splits.name, "whole": not missing, "missing": missing, "files": files}
         told["notes"] = notes
-        told |= {"groups": splits.groups.names, "counts": counts}
+        told |= {"groups": splits.groups.names, "counts": counts, "unknown": unknown}
         print(json_module.dumps({**told, "goodman_kruskal": None if found is None else found.goodman_kruskal}))
     else:
         tell_files(files)
         for note in notes:
             fact("note", note)
         rows = [[short(name), *(str(counts[part][g]) for part in PARTS)] for g, name in enumerate(splits.groups.names)]
+        if any(unknown.values()):
+            rows.append(["attribute unknown", *(str(unknown[part]) for part in PARTS)])
         verdict = "not whole" if missing else "whole"
         table(f"{splits.name}: {verdict}", ("group", *PARTS), rows, right=(1, 2, 3))
     if found is not None and not json:

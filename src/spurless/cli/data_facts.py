@@ -36,7 +36,7 @@ def facts_of(splits: Splits) -> dict[str, Any]:
         "groups": groups,
         "classes": _rows(splits.groups.labels, {part: split.class_counts for part, split in parts.items()}),
         "identities": _identities(parts),
-        "unknown": {part: int((~split.groups.known(split.a)).sum()) for part, split in parts.items()},
+        "unknown": unknown_in(splits),
         "domains": {part: _domains(split) for part, split in parts.items() if split.domain is not None},
         "shortcut": {part: _numbers(measured) for part, measured in found.items()},
         "guess": guesses(splits, found),
@@ -44,6 +44,12 @@ def facts_of(splits: Splits) -> dict[str, Any]:
         "tiny": {part: [f"{r['name']} ({r[part]})" for r in groups if 0 < r[part] < TINY] for part in PARTS},
         "input": _input(splits),
     }
+
+
+def unknown_in(splits: Splits) -> dict[str, int]:
+    """Count the examples of each split whose attribute is unknown, so that they are in no group."""
+    parts: dict[str, Grouped] = {part: getattr(splits, part) for part in PARTS}
+    return {part: int((~split.groups.known(split.a)).sum()) for part, split in parts.items()}
 
 
 def short(name: str) -> str:

@@ -17,6 +17,7 @@ from spurless.cli.flags import (
     CsvSplit,
     Quiet,
     Seed,
+    SkipBad,
 )
 from spurless.cli.sources import Columns, columns_named
 from spurless.core.errors import BadInput
@@ -56,6 +57,7 @@ def pack(
     split: CsvSplit = None,
     file: CsvFile = None,
     root: CsvRoot = None,
+    skip_bad: SkipBad = False,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
@@ -64,7 +66,8 @@ def pack(
     A pack is opened like any other data: --data OUT.npz. It travels as one
     file, and a hundred thousand small ones need not be looked for. Splits that
     SOURCE does not have are cut now, by --seed, and stay as they are. Every
-    image is decoded once, so that a broken one is found now.
+    image is decoded once, so that a broken one is found now, or left out with
+    --skip-bad.
 
     Examples:
       spurless data pack animals/ animals.npz --size 96
@@ -72,7 +75,8 @@ def pack(
     """
     _check_place(out, force)
     with progress_bar(quiet) as bar, listening(bar):
-        packed = _packed(Path(source), out, Columns(label, attribute, split, None, file, root), size, quality, seed)
+        columns = Columns(label, attribute, split, None, file, root, skip_bad=skip_bad)
+        packed = _packed(Path(source), out, columns, size, quality, seed)
     print(f"{out}: {packed.images:,} images, {packed.bytes:,} bytes")
     print(f"Look at it: spurless data show {out}\nTrain on it: spurless fit erm --data {out}")
 
@@ -88,9 +92,9 @@ def _packed(path: Path, out: Path, columns: Columns, size: int | None, quality: 
     from spurless.data.pack import pack_folder, pack_table
 
     if path.is_dir():
-        if columns != Columns():
+        if columns != Columns(skip_bad=columns.skip_bad):
             raise BadInput("--label, --attribute, --split, --file and --root are for CSV files", got=path)
-        return pack_folder(path, out, size, quality, seed)
+        return pack_folder(path, out, size, quality, seed, skip_bad=columns.skip_bad)
     if not path.exists():
         raise BadInput("no such file or folder", where=path)
     if path.suffix.lower() not in (".csv", ".tsv"):
@@ -109,4 +113,5 @@ def _packed(path: Path, out: Path, columns: Columns, size: int | None, quality: 
         quality=quality,
         seed=seed,
         delimiter="\t" if path.suffix.lower() == ".tsv" else ",",
+        skip_bad=columns.skip_bad,
     )

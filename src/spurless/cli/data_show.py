@@ -27,6 +27,7 @@ from spurless.cli.flags import (
 )
 from spurless.cli.sources import Columns, open_data
 from spurless.core.errors import UnknownName
+from spurless.core.files import check_apart
 from spurless.core.options import pairs
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def show(
 
     if part not in (*PARTS, "all"):
         raise UnknownName("split", part, (*PARTS, "all"))
+    check_apart([out], [source])
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(source, pairs(data_option, "--data-option"), columns, seed, quiet, lazy=True)
     print(write_sheet(out, collect(splits, PARTS if part == "all" else (part,), per_group, seed)).resolve())

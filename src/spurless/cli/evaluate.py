@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spurless.cli.console import show_record
+from spurless.cli.console import check_appendable, show_record
 from spurless.cli.flags import (
     ABSTAINING,
     OUTPUT,
@@ -37,7 +37,7 @@ from spurless.cli.flags import (
 from spurless.cli.sources import Columns, open_data
 from spurless.cli.weights import check_onnx_place, check_weights, open_model, seed_of, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
-from spurless.core.files import check_writable, replace_file
+from spurless.core.files import check_apart, check_writable, replace_file
 from spurless.core.options import pairs
 from spurless.core.records import Record, append
 
@@ -121,6 +121,7 @@ def evaluate(
     coverages = shares(coverage)
     if (start is not None or score != "auto") and not coverages and predictions is None:
         raise BadInput("--score and --start say how to abstain", do="Pass --coverage 1,0.9,0.8 too.")
+    _check_outputs(out, predictions, [weights, start, data])
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(
         data, with_tokenizer(pairs(data_option, "--data-option"), columns, model, weights), columns, seed
@@ -178,6 +179,16 @@ def _abstaining(
         threshold = record.selective["rows"][0]["threshold"] if len(coverages) == 1 else None
         _write_predictions(predictions, abstainer, splits, threshold, workers)
     return record
+
+
+def _check_outputs(out: Path | None, predictions: Path | None, inputs: Sequence[Path | str | None]) -> None:
+    """Refuse places that are read, that are one, or that hold something else than records."""
+    check_apart([out, predictions], inputs)
+    if out is None:
+        return
+    if predictions is not None and out.resolve() == predictions.resolve():
+        raise BadInput("two outputs have the same place", do="Give each of --out, --predictions its own.")
+    check_appendable(out)
 
 
 def _check_predictions(path: Path | None, splits: Splits, coverages: Sequence[float]) -> None:

@@ -33,7 +33,7 @@ from spurless.cli.sources import Columns, open_data
 from spurless.cli.subnetworks import subnetwork_of
 from spurless.cli.weights import check_weights, open_model, seed_of, with_tokenizer
 from spurless.core.errors import BadInput, UnknownName
-from spurless.core.files import check_writable
+from spurless.core.files import check_apart, check_writable
 from spurless.core.options import pairs
 from spurless.core.progress import listening
 
@@ -166,6 +166,7 @@ def explain(
     _check_subnetwork(subnetwork, before, records)
     check_weights(weights)
     seed = seed_of(weights, seed)
+    check_apart([out], [weights, before, records, data])
     check_writable(out.parent)
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spurless.cli.console import progress_bar, show_record
+from spurless.cli.console import check_appendable, progress_bar, show_record
 from spurless.cli.flags import (
     METHOD,
     MODEL,
@@ -48,15 +49,16 @@ from spurless.cli.flags import (
     shares,
     tracker,
 )
+from spurless.cli.left import beside, recorded, save
 from spurless.cli.sources import Columns, build_model, open_data
 from spurless.cli.weights import check_onnx_place, export_saved, refuse_selector, with_tokenizer
 from spurless.core.errors import BadInput
 from spurless.core.files import check_writable
 from spurless.core.options import configure, pairs, read_toml
-from spurless.core.records import Record, append, read
+from spurless.core.records import append
+from spurless.core.reserve import reserved
 
 if TYPE_CHECKING:
-    from spurless.bench.fitting import Fitted
     from spurless.data.mined import Mined
 
 
@@ -189,8 +191,11 @@ def fit(
     engine = Engine(device, devices, strategy, precision, workers, track=tracker(track, out))
     protocol = Protocol(settings, select, engine, out / "checkpoints", _coverages(coverage, score), score)
     score_of(score, declared(chosen), protocol.coverages)
+    records = out / "records.jsonl"
     check_writable(out)
     check_onnx_place(onnx, weights, seeds)
+    check_appendable(records)
+    alone = os.environ.get("LOCAL_RANK", "0") == "0"  # of several processes that train together one holds the run
     for number in range(seed, seed + seeds):
         splits = open_data(data, with_tokenizer(data_options, columns, model), columns, number, quiet or json)
         splits = splits if listed is None else listed.as_groups(splits)
@@ -202,58 +207,30 @@ def fit(
         key = key_of(protocol, chosen, built, splits, number)
         name = re.sub(r"[^\w.+-]+", "-", splits.name)
         place = out / f"{chosen.info.name}-{name}-seed{number}-{key[:8]}.safetensors"
-        record = _recorded(out / "records.jsonl", key) if place.exists() else None
-        if record is None:
-            with progress_bar(quiet or json) as progress:
-                fitted = fit_under(replace(protocol, progress=progress), chosen, built, splits, number)
-            if not is_main_process():
-                continue
-            record = fitted.record
-            _save(place, fitted, given=built.trained)
-            append(out / "records.jsonl", record)
-            forget(out / "checkpoints", key)
+        with reserved(records if alone else None, [key]):
+            record = recorded(records, key) if place.exists() else None
+            if record is None:
+                with progress_bar(quiet or json) as progress:
+                    fitted = fit_under(replace(protocol, progress=progress), chosen, built, splits, number)
+                if not is_main_process():
+                    continue
+                record = fitted.record
+                save(place, fitted, given=built.trained)
+                append(records, record)
+                forget(out / "checkpoints", key)
         if onnx is not None and is_main_process():
             export_saved(onnx, place, model, model_options, splits, number)
         if json:
             print(record.to_json())
         elif is_main_process():
             show_record(record)
-            print(f"record in {out / 'records.jsonl'}, weights in {place}{_beside(place, onnx)}\n")
+            print(f"record in {records}, weights in {place}{beside(place, onnx)}\n")
 
 
 def _coverages(coverage: str | None, score: str) -> tuple[float, ...]:
     if score != "auto" and coverage is None:
         raise BadInput("--score says how to abstain, and nothing may abstain", do="Pass --coverage 1,0.9,0.8 too.")
     return shares(coverage)
-
-
-def _save(place: Path, fitted: Fitted, *, given: bool) -> None:
-    """Save what a run leaves; the weights last: whoever finds them finds the rest."""
-    from spurless.data.mined import Mined
-    from spurless.models.weights import save_weights
-
-    if fitted.start is not None and not given:
-        save_weights(_begun(place), fitted.start, seed=fitted.record.seed)
-    if isinstance(found := getattr(fitted.explanation, "mined", None), Mined):
-        found.save(_mined(place))
-    save_weights(place, fitted.model, seed=fitted.record.seed)
-
-
-def _begun(place: Path) -> Path:
-    """Return where the weights lie that a repair began with."""
-    return place.with_name(f"{place.stem}-start.safetensors")
-
-
-def _mined(place: Path) -> Path:
-    """Return where the list lies that a method mined on its way."""
-    return place.with_name(f"{place.stem}-mined.npz")
-
-
-def _beside(place: Path, onnx: Path | None) -> str:
-    """Say what lies beside the weights of a run."""
-    before = f", those before the repair in {_begun(place)}" if _begun(place).exists() else ""
-    found = f", what was mined in {_mined(place)}" if _mined(place).exists() else ""
-    return f"{before}{found}" + (f", ONNX in {onnx}" if onnx is not None else "")
 
 
 def _listed(method: str, path: Path | None, options: dict[str, Any]) -> Mined | None:
@@ -274,11 +251,6 @@ def _listed(method: str, path: Path | None, options: dict[str, Any]) -> Mined | 
             do="Use it with dcwp, or with a method that asks for groups, such as group-dro or group-resample.",
         )
     return found
-
-
-def _recorded(path: Path, key: str) -> Record | None:
-    """Return the record of a run that was made before: the same run again would give the same."""
-    return next((record for record in read(path) if record.key == key), None) if path.exists() else None
 
 
 def _sections(path: Path | None) -> dict[str, Mapping[str, Any]]:

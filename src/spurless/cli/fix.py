@@ -155,7 +155,7 @@ def fix(
     if onnx is not None:
         check_onnx()
     places = [place for place in (out, save, onnx) if place is not None]
-    check_places(weights, places, "--out, --save, --onnx, --records", records)
+    check_places(weights, places, "--out, --save, --onnx, --records", records, [data])
     columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
     splits = open_data(
         data, with_tokenizer(pairs(data_option, "--data-option"), columns, model, weights), columns, seed, quiet or json

@@ -123,9 +123,12 @@ def criteria_rows() -> list[Row]:
 
 def audits_rows() -> list[Row]:
     """One row per question that an audit asks."""
-    from spurless.auditing import AUDITS
+    from spurless.auditing import AUDITS, swapped_backgrounds
 
-    return [{"audit": row.name, "asks": row.question, "needs": row.needs} for row in AUDITS.values()]
+    rows = [{"audit": row.name, "asks": row.question, "needs": row.needs} for row in AUDITS.values()]
+    # it is in no table: it is asked where masks are given
+    asked = {"audit": swapped_backgrounds.NAME, "asks": swapped_backgrounds.QUESTION, "needs": "images, --masks"}
+    return [*rows, asked]
 
 
 def claims_rows() -> list[Row]:

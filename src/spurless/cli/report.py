@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from spurless.core.files import check_apart
+
 
 def report(
     records: Annotated[
@@ -31,7 +33,8 @@ def report(
       spurless report runs/records.jsonl --out report.html
       spurless report runs --audit audit.json
     """
-    from spurless.core.records import read_all
+    from spurless.core.records import files_in, read_all
     from spurless.reporting import read_audit, write_report
 
+    check_apart([out], [*audit, *(file for place in records for file in files_in(place))])
     print(write_report(out, read_all(records), audits=[read_audit(path) for path in audit], title=title))

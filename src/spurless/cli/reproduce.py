@@ -70,7 +70,7 @@ def reproduce(
         ls("claims", json)
         return
     if claim is None:
-        raise BadInput("which claim?", do=f"Name one: {', '.join(CLAIMS)}; or see spurless reproduce --list.")
+        raise BadInput("no claim is named", expected=f"one of {', '.join(CLAIMS)}", do="See: spurless reproduce --list")
     chosen = claim_named(claim)
     if data_dir is not None:
         if not data_dir.is_dir():

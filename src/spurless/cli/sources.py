@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 HUGGING_FACE = ("dataset_dict.json", "dataset_info.json")
 """What lies in a folder that ``save_to_disk`` wrote."""
+
+
+SIZES = ("width", "hidden", "depth", "channels", "vocabulary")
+"""Options of models that count something."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +132,11 @@ def _open_own(source: str, options: Mapping[str, Any], columns: Columns, seed: i
             do=f"{did_you_mean(source, DATASETS)} See the names: spurless ls datasets".strip(),
         )
     hub = kind == "folder" and any((path / name).is_file() for name in HUGGING_FACE)
-    if columns.text is not None and (hub or kind in (".csv", ".tsv")):
-        return (_open_huggingface if hub else _open_csv)(path, columns, seed, _text_options(options))
-    if unknown := sorted(set(options) - {"size"}):
-        raise BadInput(f"own data have no option {unknown[0]!r}", expected="size (of the images, in pixels)")
-    sized: dict[str, Any] = {"size": _whole(options, "size")} if "size" in options else {}
+    if columns.text is not None and hub:
+        return _open_huggingface(path, columns, seed, _text_options(options))
     if kind in (".csv", ".tsv"):
-        return _open_csv(path, columns, seed, {**sized, **reading})
+        return _open_csv(path, columns, seed, options, reading)
+    sized = _size_options(options, "size (of the images, in pixels)")
     if kind == "folder":
         if hub:
             return _open_huggingface(path, columns, seed, {**sized, "stream": reading.get("stream")})
@@ -191,12 +194,16 @@ def _refuse_columns(columns: Columns, source: str) -> None:
         )
 
 
-def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any]) -> Splits:
+def _open_csv(path: Path, columns: Columns, seed: int, options: Mapping[str, Any], reading: dict[str, Any]) -> Splits:
     from spurless.data import from_csv
 
+    others = {key: value for key, value in options.items() if key != "delimiter"}
+    if columns.text is not None:
+        reading = _text_options(others)
+    else:
+        reading = {**_size_options(others, "size (of the images, in pixels) or delimiter"), **reading}
     if columns.label is None:
         raise BadInput("a CSV needs --label, the column that holds the class", where=path)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     return from_csv(
         path,
         label=columns.label,
@@ -207,15 +214,32 @@ def _open_csv(path: Path, columns: Columns, seed: int, sized: dict[str, Any]) ->
         text=columns_named(columns.text),
         root=columns.root,
         seed=seed,
-        delimiter=delimiter,
+        delimiter=_delimiter(path, options),
         skip_bad=columns.skip_bad,
-        **sized,
+        **reading,
     )
+
+
+def _delimiter(path: Path, options: Mapping[str, Any]) -> str:
+    """Return what stands between cells: what a user says, else what the name of the file does."""
+    if "delimiter" not in options:
+        return "\t" if path.suffix.lower() == ".tsv" else ","
+    said = str(options["delimiter"])
+    character = "\t" if said in ("tab", "\\t") else said
+    if len(character) != 1 or character in '"\r\n':
+        raise BadInput("option 'delimiter' must be one character", expected="such as ; or tab", got=repr(said))
+    return character
+
+
+def _size_options(options: Mapping[str, Any], known: str) -> dict[str, Any]:
+    if unknown := sorted(set(options) - {"size"}):
+        raise BadInput(f"own data have no option {unknown[0]!r}", expected=known)
+    return {"size": _whole(options, "size")} if "size" in options else {}
 
 
 def _text_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(options) - {"tokenizer", "max_length"}):
-        raise BadInput(f"own texts have no option {unknown[0]!r}", expected="tokenizer or max_length")
+        raise BadInput(f"own texts have no option {unknown[0]!r}", expected="tokenizer, max_length or delimiter")
     length = {"max_length": _whole(options, "max_length")} if "max_length" in options else {}
     return {**({"tokenizer": str(options["tokenizer"])} if "tokenizer" in options else {}), **length}
 
@@ -232,7 +256,17 @@ def build_model(name: str, splits: Splits, seed: int, options: Mapping[str, Any]
     for key in ("name", "data", "seed", "input_shape", "n_classes"):
         if key in options:
             raise BadInput(f"{name} has no option {key!r}", do="It follows from --model, --data and --seed.")
+    if ":" not in name:  # what others are given is for them to judge
+        _check_sizes(name, options)
     return build(name, splits, seed=seed, **options)
+
+
+def _check_sizes(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a net without width: what it fails with would blame the inputs."""
+    for key in SIZES:
+        numbers = re.findall(r"-?\d+", str(options.get(key, "")))
+        if any(int(number) < 1 for number in numbers):
+            raise BadInput(f"option {key!r} of {name} is too small", expected="1 or more", got=options[key])
 
 
 def _whole(options: Mapping[str, Any], key: str) -> int:

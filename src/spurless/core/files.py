@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -40,6 +40,19 @@ def check_file(path: Path) -> None:
         raise BadInput("cannot write here: this is no ordinary file", where=path, do="Choose another place.")
 
 
+def check_apart(places: Iterable[Path | None], inputs: Iterable[Path | str | None]) -> None:
+    """Refuse to write where a file lies that is read; what is None was not said, and a name is of no file."""
+    sources = [Path(source) for source in inputs if source is not None]
+    for place in places:
+        # a folder is refused elsewhere, and a terminal is read and written; a link may have another name
+        if place is not None and place.is_file() and any(_is_file(one) and place.samefile(one) for one in sources):
+            raise BadInput(
+                "this file is read, and would be written over",
+                where=place,
+                do="Choose another place for what is written.",
+            )
+
+
 def check_writable(folder: Path) -> None:
     """Refuse an output folder that cannot be written before the first hour, not after."""
     probe = folder / f".{uuid4().hex}.tmp"
@@ -60,6 +73,13 @@ def unwritable(path: Path, error: OSError) -> BadInput:
         where=path,
         do="Choose another place with --out, or free some space.",
     )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # what no file can be called
+        return False
 
 
 def _sync(path: Path) -> None:

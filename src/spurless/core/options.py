@@ -69,6 +69,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput("no such file", where=path, expected="a TOML file") from None
+    except IsADirectoryError:
+        raise BadInput("this is a folder", where=path, expected="a TOML file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"the file is not TOML: {error}", where=path) from None
 

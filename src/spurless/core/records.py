@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -13,10 +14,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.files import unwritable
 
 SCHEMA = 1
+START = b'{"'
+"""How every line begins."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +162,16 @@ def append(path: Path | str, record: Record) -> None:
         os.close(descriptor)
 
 
-def read(path: Path | str) -> list[Record]:
-    """Return every whole record of a file; a torn last line was never acknowledged and is left out."""
+def read(path: Path | str, *, to_continue: bool = False) -> list[Record]:
+    """Return every whole record of a file; a torn last line was never acknowledged and is left out, with a warning.
+
+    Args:
+        path: the file.
+        to_continue: more is appended to it, which mends that line, and its run is made again: no word is needed.
+
+    Raises:
+        BadInput: a line is no record.
+    """
     path = Path(path)
     try:
         content = path.read_bytes()
@@ -169,17 +180,20 @@ def read(path: Path | str) -> list[Record]:
     except OSError as error:
         raise BadInput(f"the file cannot be read: {error.strerror or error}", where=path) from None
     *lines, torn = content.split(b"\n")  # bytes: a tear may lie within a character
-    if _is_json(torn):
+    if _is_json(torn) or not _is_torn(torn):
         lines.append(torn)
+    elif torn and not to_continue:
+        warnings.warn(f"{path}, line {len(lines) + 1} is cut short and was left out.", SpurlessWarning, stacklevel=2)
     return [Record.from_json(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
 
 
 def read_all(paths: Iterable[Path | str]) -> list[Record]:
     """Return the records of several files, in order; a folder stands for every ``*.jsonl`` in it."""
-    return [record for path in paths for file in _files(Path(path)) for record in read(file)]
+    return [record for path in paths for file in files_in(Path(path)) for record in read(file)]
 
 
-def _files(path: Path) -> Iterator[Path]:
+def files_in(path: Path) -> Iterator[Path]:
+    """Yield the files of records that a path stands for."""
     yield from sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
 
 
@@ -218,6 +232,11 @@ def _is_json(text: bytes) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
+
+
+def _is_torn(text: bytes) -> bool:
+    """Return whether text may be the beginning of a record, or zeros that a power cut left; other text is not ours."""
+    return text.startswith(START) or START.startswith(text) or not text.strip(b"\0")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -31,7 +31,9 @@ def reserved(out: Path | None, runs: Collection[str]) -> Iterator[None]:
         busy = [run for run in runs if not _locked(descriptor, f"{file}\0{run}")]
         if busy:
             raise BadInput(
-                f"another process is at {len(busy)} of these {len(runs)} runs, and records them in the same file",
+                "another process is at this run, and records it in the same file"
+                if len(runs) == 1
+                else f"another process is at {len(busy)} of these {len(runs)} runs, and records them in the same file",
                 where=out,
                 do="Wait until it has ended, and run again: what it recorded is not repeated. Or name another file.",
             )

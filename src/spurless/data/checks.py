@@ -30,6 +30,7 @@ def checked(split: Grouped, where: str) -> Grouped:
             where=where,
             expected=f"0 to {len(labels) - 1}",
             got=int(split.y[bad[0]]),
+            do="Labels count from 0." if int(split.y.min()) < 0 else "",
         )
     _check_attributes(split, where)
     _check_inputs(split, where)

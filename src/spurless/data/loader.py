@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -161,6 +162,7 @@ class Loader:
             generator=torch.Generator(),  # else every epoch would move the global generator
             pin_memory=self.device.type == "cuda",
             collate_fn=_stack,
+            worker_init_fn=_leave_interrupts,
         )
         for index, x in zip(indices, loader, strict=True):
             if isinstance(x, SpurlessError):
@@ -203,6 +205,10 @@ class _Items(torch.utils.data.Dataset["Tensor | SpurlessError"]):
 
     def __len__(self) -> int:
         return len(self.source)
+
+
+def _leave_interrupts(_worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides, and ends them
 
 
 def _stack(items: list[Tensor | SpurlessError]) -> Tensor | SpurlessError:

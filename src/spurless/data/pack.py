@@ -104,10 +104,17 @@ def is_pack(path: Path) -> bool:
 
 
 def pack_folder(
-    root: str | Path, out: str | Path, size: int | None = None, quality: int | None = None, seed: int = 0
+    root: str | Path,
+    out: str | Path,
+    size: int | None = None,
+    quality: int | None = None,
+    seed: int = 0,
+    *,
+    skip_bad: bool = False,
 ) -> Packed:
-    """Pack class folders, such that ``from_pack(out)`` gives what ``from_folder(root, seed=seed)`` does."""
-    return _pack_splits(from_folder(root, seed=seed, stream=True, cache=False), out, size, quality, Path(root))
+    """Pack class folders, such that ``from_pack(out)`` gives what ``from_folder`` with these options does."""
+    splits = from_folder(root, seed=seed, skip_bad=skip_bad, stream=True, cache=False)
+    return _pack_splits(splits, out, size, quality, Path(root))
 
 
 def pack_table(  # noqa: PLR0913 - a loader's options are its arguments
@@ -123,6 +130,7 @@ def pack_table(  # noqa: PLR0913 - a loader's options are its arguments
     quality: int | None = None,
     seed: int = 0,
     delimiter: str = ",",
+    skip_bad: bool = False,
 ) -> Packed:
     """Pack a CSV file of images, such that ``from_pack(out)`` gives what ``from_csv`` with these options does."""
     splits = from_csv(
@@ -134,6 +142,7 @@ def pack_table(  # noqa: PLR0913 - a loader's options are its arguments
         file=file,
         seed=seed,
         delimiter=delimiter,
+        skip_bad=skip_bad,
         stream=True,
         cache=False,
     )

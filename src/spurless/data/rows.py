@@ -41,7 +41,7 @@ class Table:
             known = [column for column in self.header if column]
             do = f"{did_you_mean(name, known)} Columns: {', '.join(known)}.".strip()
             if len(known) == 1 and ";" in known[0]:
-                do += " Cells seem to lie between semicolons: save them with commas, or in Python pass delimiter=';'."
+                do += " Cells seem to lie between semicolons: pass delimiter=';', on the command line -D 'delimiter=;'."
             raise BadInput(f"no column is called {name!r}", where=self.path, do=do)
         return self._place[name]
 

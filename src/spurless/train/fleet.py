@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput
+from spurless.core.interrupts import asked_to_stop, held_back, one_answer
 from spurless.data.loader import Loader
 from spurless.train.folded import Fold, foldable, unfold
 from spurless.train.loop import Job, walk
@@ -70,7 +71,10 @@ def arrivals(jobs: Sequence[Job], at_once: int = AT_ONCE) -> Iterator[tuple[int,
     for device in dict.fromkeys(job.run.device for job in jobs):
         ended = _advance([voyage for voyage in voyages if voyage.job.run.device == device], at_once)
         while True:
-            with jobs[0].run.seeds.borrowed("fleet", device=device):  # what an evaluation draws moves nobody's
+            with (
+                jobs[0].run.seeds.borrowed("fleet", device=device),
+                held_back(),
+            ):  # what an evaluation draws moves nobody's
                 voyage = next(ended, None)
             if voyage is None:
                 break
@@ -165,28 +169,47 @@ def _advance(crew: list[_Voyage], at_once: int) -> Iterator[_Voyage]:
     together: list[_Voyage] = []
     replay: Callable[[], None] | None = None
     while waiting or together:
-        while waiting and len(together) < at_once:
-            voyage = waiting.popleft()
-            if voyage.begin():
-                together.append(voyage)
-                replay = None
-            else:
-                yield voyage
+        before = len(together)
+        yield from _boarding(waiting, together, at_once)
+        replay = replay if len(together) == before else None
         if together and replay is None:
             replay = _captured(together, streams)
         if replay is None:
-            for voyage in together:
-                with voyage.job.lent():
-                    voyage.go_on(part=True)
-                yield voyage
+            yield from _parting(together)
             together = []
             continue
         replay()
-        ended = [voyage for voyage in together if not voyage.go_on()]
+        with one_answer():
+            ended = [voyage for voyage in together if not voyage.go_on()]
         if ended:
             together = [voyage for voyage in together if voyage not in ended]
             replay = None  # it would train those that ended
+        if ended and not _leaving(together):
             yield from ended
+
+
+def _boarding(waiting: deque[_Voyage], together: list[_Voyage], at_once: int) -> Iterator[_Voyage]:
+    """Let those who wait join the others while there is room; yield each that went alone, to its end."""
+    while waiting and len(together) < at_once and not _leaving(together):
+        voyage = waiting.popleft()
+        if voyage.begin():
+            together.append(voyage)
+        elif not _leaving(together):
+            yield voyage
+
+
+def _parting(together: list[_Voyage]) -> Iterator[_Voyage]:
+    """Bring those who cannot advance together to their ends, one after another."""
+    for voyage in together:
+        with voyage.job.lent():
+            voyage.go_on(part=True)
+        if voyage is together[-1] or not _leaving(together):
+            yield voyage
+
+
+def _leaving(together: list[_Voyage]) -> bool:
+    """Return whether a Ctrl-C waits until all of these are saved: it comes through with the next that is yielded."""
+    return bool(together) and asked_to_stop()
 
 
 def _captured(together: list[_Voyage], streams: list[torch.cuda.Stream]) -> Callable[[], None] | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, Diverged
+from spurless.core.interrupts import Left, asked_to_stop, held_back
 from spurless.data.loader import Loader
 from spurless.models.classifier import evaluating
 from spurless.models.weights import restore
@@ -55,6 +56,7 @@ def minimise(model: nn.Module, loader: Loader, objective: Objective, run: Run, s
     """Minimise ``objective`` over the batches of ``loader``, in place.
 
     A stage that an earlier, killed run finished is loaded; one that it had begun is continued, to the same weights.
+    A Ctrl-C lets the step end and saves where the loop is; a second one does not wait.
 
     Args:
         model: what is trained; parameters that need no gradient stay as they are.
@@ -72,7 +74,8 @@ def minimise(model: nn.Module, loader: Loader, objective: Objective, run: Run, s
 
 def minimise_job(job: Job) -> None:
     """Do a job alone; see :func:`minimise`."""
-    with job.lent():
+    # of several processes one would wait for the other
+    with job.lent(), held_back(job.run.world == 1):
         for _ in walk(job):
             pass  # what steps_of returns makes every step itself
 
@@ -114,8 +117,8 @@ def _epochs(place: _Place, steps: Steps, run: Run) -> Iterator[Steps]:
             place.within += 1
             if place.step % CHECK_EVERY == 0:
                 word = f"loss {_look(place, steps, run):.3f}"
-            if run.checkpoints is not None and place.step < total and run.checkpoints.due(name):
-                _save(place, steps, run)
+            if place.step < total:
+                _keep(place, steps, run)
             run.tell(name, place.step, total, word)
             if place.step >= total:
                 break
@@ -160,6 +163,15 @@ def _look(place: _Place, steps: Steps, run: Run) -> float:
     if not math.isfinite(loss):
         raise Diverged(steps.stage.name, place.step, steps.config.lr)
     return loss
+
+
+def _keep(place: _Place, steps: Steps, run: Run) -> None:
+    """Save where it is time to; where a Ctrl-C waits for the end of the step, save and leave."""
+    if asked_to_stop():
+        _save(place, steps, run)
+        raise Left
+    if run.checkpoints is not None and run.checkpoints.due(steps.stage.name):
+        _save(place, steps, run)
 
 
 def _save(place: _Place, steps: Steps, run: Run) -> None:

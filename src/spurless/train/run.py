@@ -164,11 +164,7 @@ def _fabric(engine: Engine) -> Any:
         raise BadInput(f"no precision is called {engine.precision!r}", expected=", ".join(PRECISIONS))
     if engine.devices < 1 or engine.workers < 0:
         raise BadInput("devices must be at least 1 and workers not negative", got=f"{engine.devices}, {engine.workers}")
-    if any(word in engine.strategy for word in ("fsdp", "deepspeed")):
-        raise BadInput(
-            f"the strategy {engine.strategy!r} cuts the model into pieces, and it is evaluated and saved whole here",
-            do="Use --strategy ddp.",  # see docs/decisions/0011-no-fsdp.md
-        )
+    _check_strategy(engine.strategy)
     accelerator, index = _accelerator(engine.device)
     if accelerator == "cpu" and engine.precision == "16-mixed":
         raise BadInput("16-mixed needs a CUDA device", do="Use --precision bf16-mixed, or auto.")
@@ -191,6 +187,18 @@ def _fabric(engine: Engine) -> Any:
         fabric.launch()
         atexit.register(_part)
     return fabric
+
+
+def _check_strategy(name: str) -> None:
+    from lightning.fabric.strategies import STRATEGY_REGISTRY
+
+    if any(word in name for word in ("fsdp", "deepspeed")):
+        raise BadInput(
+            f"the strategy {name!r} cuts the model into pieces, and it is evaluated and saved whole here",
+            do="Use --strategy ddp.",
+        )
+    if name not in ("auto", *STRATEGY_REGISTRY.available_strategies()):
+        raise BadInput(f"no strategy is called {name!r}", expected="auto, or ddp for several devices")
 
 
 def _part() -> None:
