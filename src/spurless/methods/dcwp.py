@@ -28,8 +28,8 @@ and 5 % conflicting it has 93.9, 96.7, 97.7 and 98.2 % right, the paper as writt
 * ``alignment``, ``squashed``, ``penalty``: see the modules above.
 
 Deviations:
-    * The biased net begins with the initial weights of the main one; the authors draw them apart.
-    * The upweights of the paper's appendix are in the reverse order of the bias ratios; those of the code are taken.
+    * The biased net begins with the initial weights of the main one; the authors draw them apart. The upweights of the
+      paper's appendix are in the reverse order of the bias ratios; those of the code are taken.
     * Which epoch of the retraining is kept is decided on validation, where a criterion is named; the authors look at
       the split that they report. The mask is the last one in any case.
     * With several processes, pairs for the alignment are those of each process's part of a batch.
@@ -252,15 +252,8 @@ def _mined(model: Classifier, train: Grouped, run: Run, config: MiningConfig) ->
         return mine(model, train, run, config)
     of, weights = fingerprint(train), [tensor for _, tensor in sorted(model.state_dict().items())]
     unseen = "" if train.hidden is None else train.hidden.fingerprint()
-    settings = [
-        repr(changes),
-        architecture(model),
-        unseen,
-        asdict(config),
-        run.precision,
-        run.seeds.seed,
-        versions()["torch"],
-    ]
+    net = [repr(changes), architecture(model), unseen]
+    settings = [*net, asdict(config), run.precision, run.seeds.seed, versions()["torch"]]
     now: list[Mined] = []
 
     def make() -> dict[str, Tensor]:

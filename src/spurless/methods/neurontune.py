@@ -17,17 +17,16 @@ does best on the examples to identify on, which takes no label beyond theirs. Wh
 over an image, nearly every one is biased for one label or another; a threshold helps.
 
 Deviations:
-    * What the paper leaves open: the head goes on from the trained one; features stay suppressed at prediction, and
-      mistakes are those of the head as it then is; medians are of the features before suppression; SFit is taken after
-      the tuning of its epoch.
+    * What the paper leaves open: the head goes on from the trained one; features stay suppressed at prediction; who is
+      wrong is told by the head as it then is; medians are of features before suppression, SFit of that after tuning.
     * A label without mistakes, or without hits, is skipped, with a warning; where no label has a score, what was
       suppressed stays so. Every feature biased at the start is an error, nearly every one a warning; later it ends.
     * Every epoch is a call of the loop of its own: momentum and Adam's moments start anew with it. Its batches are
       balanced by drawing each class as often, not by cutting every batch into equal parts.
     * The paper keeps the epoch of the highest SFit (``keep="sfit"``, preset ``waterbirds-paper``). By it and by the
       worst class, the worst group has 46.2 and 57.9 % on features of Waterbirds, 36.2 and 42.5 of CelebA, 18.8 and 38.8
-      fine-tuned there (5 seeds, benchmarks/last_layer.py): test numbers, which are why the default is what it is.
-    * A criterion that the user names (``select=``) takes the place of all of these.
+      fine-tuned there (5 seeds, benchmarks/last_layer.py). These are test numbers: see docs/decisions/0012. A criterion
+      that the user names (``select=``) takes the place of both.
 """
 
 from __future__ import annotations
