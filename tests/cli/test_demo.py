@@ -29,11 +29,13 @@ def test_demo_writes_the_page_and_a_record_of_every_method(cli: Cli, here: Path)
     assert {path.name for path in (here / "story").iterdir()} == {"records.jsonl", "report.html"}
     lines = said.out.splitlines()
     assert lines[0].startswith("On data like its training data ERM is right ")
-    assert [line.split()[0] for line in lines[2 : 1 + len(STORY)]] == list(STORY)[1:]
+    assert "The audit says: " in lines[1]
+    assert [line.split()[0] for line in lines[3 : 2 + len(STORY)]] == list(STORY)[1:]
     assert lines[-1] == f"The page: {here.resolve() / 'story' / 'report.html'}"
     page = (here / "story" / "report.html").read_text()
     assert "A classifier that cheats, and its repair" in page
     assert "data:image/png" in page
+    assert "Audit of small-cnn on patched-digits" in page
 
 
 @pytest.mark.usefixtures("short")

@@ -224,6 +224,7 @@ def test_the_criterion_looks_every_few_steps_and_keeps_the_best() -> None:
     assert evaluate(fitted.model, DATA.val).worst[0] == pytest.approx(max(scores))
 
 
+@pytest.mark.filterwarnings("ignore:Validation differs from train")
 def test_what_cannot_be_is_refused() -> None:
     trained = Classifier(nn.Linear(2, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), trained=True)
     with pytest.raises(BadInput, match=r"AFR tunes a linear head \(got Sequential\)"):

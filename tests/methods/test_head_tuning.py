@@ -213,6 +213,7 @@ def test_a_head_that_is_not_linear_is_refused() -> None:
         fit("class-balanced-head", model, DATA, engine=CPU)
 
 
+@pytest.mark.filterwarnings("ignore:Validation differs from train")
 def test_one_class_is_refused_and_a_missing_one_is_a_warning() -> None:
     one = Splits(DATA.train, DATA.val.select(DATA.val.y == 1), DATA.test)
     with pytest.raises(BadInput, match="class-balanced-head needs examples of two classes at least"):

@@ -283,6 +283,7 @@ def test_later_on_it_ends_where_nothing_is_left(data: Splits, monkeypatch: pytes
     assert fitted.explanation.suppressed.tolist() == [False, True, False]
 
 
+@pytest.mark.filterwarnings("ignore:Validation differs from train")
 def test_one_label_to_identify_on_is_refused(data: Splits) -> None:
     only = replace(data, val=data.val.select(data.val.y == 1))
     with pytest.raises(BadInput, match=r"do not have two labels \(got plus\).*train/train"):

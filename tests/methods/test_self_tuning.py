@@ -171,6 +171,7 @@ def test_more_than_the_half_holds_is_refused() -> None:
     assert len(chosen(tuned(linear(CHEAT), n=200)).index) == 200
 
 
+@pytest.mark.filterwarnings("ignore:Validation differs from train")
 def test_one_class_and_other_heads_are_refused() -> None:
     one = Splits(DATA.train, DATA.val.select(DATA.val.y == 1), DATA.test)
     with pytest.raises(BadInput, match=r"SELF needs examples of two classes .* Choose more \(a larger n\)"):

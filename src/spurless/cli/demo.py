@@ -11,6 +11,7 @@ import typer
 from spurless.cli.console import progress_bar, share
 from spurless.cli.flags import Quiet
 from spurless.core.files import check_writable
+from spurless.core.findings import Audit
 from spurless.core.records import Record
 
 TRAIN = {"steps": 170, "batch_size": 64, "lr": 0.01}
@@ -31,27 +32,30 @@ def demo(
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.", metavar="")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a classifier that cheats, show the groups it fails, repair it, and prove it, on one page.
+    """Train a classifier that cheats, audit it, show the groups it fails, repair it, and prove it, on one page.
 
     The data are handwritten digits, 0-4 against 5-9. In training 99 % of the first
     carry a red square and 99 % of the second do not; in the test half of each do.
-    Runs offline on a CPU in about a minute.
+    Runs offline on a CPU in a minute or two.
 
     Examples:
       spurless demo
       spurless demo --out story --seeds 1 --open
     """
+    from spurless.auditing import audit
     from spurless.bench.fitting import fit
     from spurless.core.records import append
     from spurless.data import load
     from spurless.methods import method_named
     from spurless.models import build
     from spurless.reporting import write_report
+    from spurless.reporting.audit_words import opinion
 
     check_writable(out)
     records_file = out / "records.jsonl"
     records_file.unlink(missing_ok=True)
     records: list[Record] = []
+    looks: list[Audit] = []
     with progress_bar(quiet) as progress:
         for seed in range(seeds):
             data = load("patched-digits", conflicting=0.01, seed=seed)
@@ -61,15 +65,18 @@ def demo(
                 told = _named(progress, f"{name}, seed {seed}")
                 fitted = fit(name, given, data, seed=seed, preset=PRESETS.get(name), train=TRAIN, progress=told)
                 trained = fitted.model if name == "erm" else trained
+                if name == "erm" and not looks:
+                    looks.append(audit(trained, data, seed=seed, progress=_named(progress, "audit")))
                 records.append(fitted.record)
                 append(records_file, fitted.record)
     page = write_report(
         out / "report.html",
         records,
+        audits=looks,
         title="A classifier that cheats, and its repair",
         pictures=[_examples(load("patched-digits", conflicting=0.01))],
     )
-    _summarise(records, seeds)
+    _summarise(records, seeds, opinion(looks[0]).headline)
     print(f"\nThe page: {page.resolve()}")
     if open_:
         webbrowser.open(page.resolve().as_uri())
@@ -80,8 +87,8 @@ def _named(progress: Any, name: str) -> Any:
     return progress and (lambda _, step, total, word: progress(name, step, total, word))
 
 
-def _summarise(records: list[Record], seeds: int) -> None:
-    """Print the story in five lines."""
+def _summarise(records: list[Record], seeds: int, headline: str) -> None:
+    """Print the story in a few lines."""
     mean = {
         name: {
             metric: sum(r.metrics[metric] or 0.0 for r in records if r.method == name) / seeds
@@ -92,7 +99,8 @@ def _summarise(records: list[Record], seeds: int) -> None:
     erm = mean["erm"]
     seems, worst = share(erm["adjusted_average"]), share(erm["worst_group"])
     print(f"On data like its training data ERM is right {seems} of the time; in its worst group, {worst}.")
-    print("It reads the red square instead of the digit. Worst group and average after a fix:")
+    print(f"It reads the red square instead of the digit. The audit says: {headline}")
+    print("Worst group and average after a fix:")
     for name, with_ in list(STORY.items())[1:]:
         print(f"  {name:<15} {share(mean[name]['worst_group']):>7} {share(mean[name]['average']):>7}  using {with_}")
 

@@ -71,10 +71,8 @@ def arrivals(jobs: Sequence[Job], at_once: int = AT_ONCE) -> Iterator[tuple[int,
     for device in dict.fromkeys(job.run.device for job in jobs):
         ended = _advance([voyage for voyage in voyages if voyage.job.run.device == device], at_once)
         while True:
-            with (
-                jobs[0].run.seeds.borrowed("fleet", device=device),
-                held_back(),
-            ):  # what an evaluation draws moves nobody's
+            # what an evaluation draws moves nobody's
+            with jobs[0].run.seeds.borrowed("fleet", device=device), held_back():
                 voyage = next(ended, None)
             if voyage is None:
                 break

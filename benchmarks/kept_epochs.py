@@ -1,6 +1,6 @@
 """Which epoch NeuronTune should keep: the one of the highest SFit, as in the paper, or that of the best worst class.
 
-Run: python benchmarks/neurontune_keep.py --out benchmarks/records/neurontune_keep.json [--seeds 5]
+Run: python benchmarks/kept_epochs.py --out benchmarks/records/kept_epochs.json [--seeds 5]
 
 The test split has no part in it. Validation is cut in two: one half is given to the method, which identifies and keeps
 by it, and the groups of the other half are told, whose attributes nobody else sees: the worst of two classes' four, and
