@@ -78,8 +78,8 @@ def plain(value: float | None) -> str:
 
 
 def is_sparse(model: Mapping[str, Any]) -> bool:
-    """Say whether enough weights of a record's model are zero to be seen in print."""
-    return (number(model.get("sparsity")) or 0.0) >= 0.0005
+    """Say whether enough weights of a record's model are zero to be worth a word: a head alone may have a few."""
+    return (number(model.get("sparsity")) or 0.0) >= 0.01
 
 
 def size(model: Mapping[str, Any]) -> str:
