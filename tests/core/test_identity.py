@@ -66,6 +66,19 @@ def test_functions_are_known_by_code_defaults_and_what_they_close_over() -> None
     assert len(set(told)) == len(made)
 
 
+def test_a_name_without_a_value_is_no_error() -> None:
+    def early() -> Callable[[], object]:
+        def function() -> object:
+            return later
+
+        told.append(identity(function))
+        later = 1
+        return function
+
+    told: list[Any] = []
+    assert identity(early()) != told[0]
+
+
 def test_an_object_that_holds_itself_is_known_by_its_type() -> None:
     one = Half(1.0)
     one.by = one  # type: ignore[assignment]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -107,8 +107,15 @@ def _code(value: Any) -> Any:
         return [identity(value.__func__), identity(value.__self__)]
     if not isinstance(value, FunctionType):
         return [_kind(value), getattr(value, "__module__", None), getattr(value, "__qualname__", None)]
-    within = [cell.cell_contents for cell in value.__closure__ or ()]
+    within = [_held(cell) for cell in value.__closure__ or ()]
     return [_bytecode(value.__code__), identity(value.__defaults__), identity(value.__kwdefaults__), identity(within)]
+
+
+def _held(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # what it names has no value yet
+        return None
 
 
 def _bytecode(code: CodeType) -> str:
