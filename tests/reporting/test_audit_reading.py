@@ -30,6 +30,15 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     assert audit_json(again) == audit_json(AUDIT)
 
 
+def test_a_model_that_guesses_still_does(tmp_path: Path) -> None:
+    present = replace(USE, shows_use=False)
+    guessing = replace(AUDIT, findings=(present,), guesses="The model says 'cow' of every example.")
+    again = read_audit(write_json(tmp_path / "audit.json", guessing))
+    assert again.verdict == guessing.verdict == "unasked"
+    assert replace(guessing, guesses=None).verdict == "look"
+    assert audit_json(again) == audit_json(guessing)
+
+
 def test_numbers_that_were_none_are_left_out(tmp_path: Path) -> None:
     odd = replace(AUDIT, findings=(replace(USE, numbers={"gap": float("nan"), "n": 3.0}),))
     (finding,) = read_audit(write_json(tmp_path / "audit.json", odd)).findings

@@ -148,7 +148,17 @@ def test_json_holds_everything_but_the_pictures(pixel: bytes) -> None:
     audit = Audit((finding, QUIET), (replace(SUSPECT, picture=picture, heat=picture),), facts, ("a limit",), 0.1)
     text = audit_json(audit)
     found = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-    assert list(found) == ["schema", "verdict", "headline", "level", "findings", "suspects", "facts", "limits"]
+    assert list(found) == [
+        "schema",
+        "verdict",
+        "headline",
+        "level",
+        "guesses",
+        "findings",
+        "suspects",
+        "facts",
+        "limits",
+    ]
     assert (found["schema"], found["verdict"], found["level"]) == (SCHEMA, "leans", 0.1)
     first, second = found["findings"]
     assert (first["proven"], second["proven"]) == (True, False)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput
-from spurless.models.classifier import Input, evaluating
+from spurless.models.classifier import Input, beside, evaluating
 from spurless.models.learned_masks import mask_logits
 from spurless.models.masks import weight_layers
 
@@ -41,7 +41,7 @@ def size(model: nn.Module, x: Input) -> Size:
     """
     zeros, weights = _zeros(model)
     try:
-        counts = _measured(model, _beside(model, x))
+        counts = _measured(model, beside(x, next(model.parameters(), None)))
     except Exception:  # a user's module may raise anything, and no run is to fail for a number beside its own
         counts = {}
     every, left = sum(counts.values()) or None, round(_left(model, counts))
@@ -124,12 +124,6 @@ def _multiply_adds(layer: Any, given: Tensor, made: Tensor) -> int:
     one = layer.weight[0].numel()
     times = given if getattr(layer, "transposed", False) else made
     return times.numel() * int(one)
-
-
-def _beside(model: nn.Module, x: Input) -> Input:
-    """Return examples where the model is."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return {key: value.to(device) for key, value in x.items()} if isinstance(x, dict) else x.to(device)
 
 
 def _examples(x: Input) -> int:

@@ -33,6 +33,7 @@ def read_audit(path: Path | str) -> Audit:
             dict(told["facts"]),
             tuple(map(str, told["limits"])),
             float(told["level"]),
+            told.get("guesses"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _bad(path, f"the audit is incomplete: {error}") from None

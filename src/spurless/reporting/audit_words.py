@@ -99,6 +99,7 @@ def audit_json(audit: Audit) -> str:
         "verdict": audit.verdict,
         "headline": opinion(audit).headline,
         "level": audit.level,
+        "guesses": audit.guesses,
         "findings": [_finding(finding, any(p is finding for p in proven)) for finding in audit.findings],
         "suspects": [_suspect(suspect) for suspect in audit.suspects],
         "facts": audit.facts,
