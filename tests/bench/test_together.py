@@ -287,7 +287,7 @@ def test_inputs_that_several_runs_have_lie_on_the_device_once(
 @pytest.mark.gpu
 def test_on_the_device_records_are_those_of_single_runs() -> None:
     asked: list[Request] = [
-        (replace(protocol, train=replace(protocol.train, epochs=12)), method, model, data, seed)
+        (replace(protocol, train=replace(protocol.train, epochs=12, lr=0.05)), method, model, data, seed)
         for protocol, method, model, data, seed in requests(Engine("cuda"))
     ]
     for fitted, request in zip(fits(together_in_order(asked)), asked, strict=True):

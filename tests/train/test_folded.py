@@ -178,8 +178,10 @@ def test_one_step_by_hand() -> None:
     fold = Fold(steps_of(job_of(0, CONFIGS[3]), job_of(1, CONFIGS[3])))
     before = [weights(member.model) for member in fold.members]
     rows = [torch.arange(20), torch.arange(40, 60)]
-    for member, row in zip(fold.members, rows, strict=True):
-        member.turn = lambda row=row: row  # type: ignore[method-assign,misc]  # a batch that is known
+    for member, row in zip(fold.members, rows, strict=True):  # as the member itself would at the start of an epoch
+        member.rows[2].copy_(row)
+        member.rates.fill_(9.0)[2] = 0.01
+        member.counter.fill_(2)
     fold.body(one_by_one)
     for number, (member, row) in enumerate(zip(fold.members, rows, strict=True)):
         other = job_of(number, CONFIGS[3]).model
@@ -192,7 +194,19 @@ def test_one_step_by_hand() -> None:
         ]
         torch.testing.assert_close(weights(member.model), torch.cat(moved), rtol=0, atol=1e-14)
         assert float(member.loss) == pytest.approx(float(loss.detach()), rel=1e-6)
+        assert int(member.counter) == 3
         assert not torch.equal(weights(member.model), before[number])
+
+
+def test_what_a_captured_step_reads_is_kept_alive_by_the_members() -> None:
+    fold = Fold(steps_of(*(job_of(number, CONFIGS[0]) for number in range(3))))
+    read = [part for part in vars(fold).values() if isinstance(part, Tensor)] + list(fold.weights.values())
+    last = fold.members[-1]
+    held = [*last.model.parameters(), last.rows, last.rates, last.counter, last.loss]
+    held.append(last.optimiser.param_groups[0]["lr"])
+    places = [{part.untyped_storage().data_ptr() for part in parts} for parts in (read, held)]
+    assert len(places[0]) == 6 + 5
+    assert places[0] == places[1]
 
 
 def test_unfolding_changes_no_weight_and_leaves_a_model_of_its_own_alone() -> None:
@@ -230,6 +244,7 @@ def test_only_what_is_of_one_form_is_folded() -> None:
         other(1, activation="tanh"),
         job_of(1, replace(config, asam=0.1)),
         job_of(1, replace(config, batch_size=25)),
+        other(1, split=SPLIT.select(torch.arange(100))),
         replace(other(1), stage=Stage("train", memory={"q": torch.zeros(1)}, static=True)),
     ):
         assert sizes(plain, odd) == [1, 1]
@@ -276,7 +291,7 @@ def test_an_objective_that_cannot_be_folded_is_captured_unfolded(
         return mean_loss(lambda x: model.head(model.features(x)), batch)  # type: ignore[arg-type,operator]
 
     monkeypatch.setattr(fleet, "_graph", tried)
-    monkeypatch.setattr(GraphedSteps, "turn", lambda self: self.rows[0])  # what is tried here must not count
+    monkeypatch.setattr(Fold, "_turn", lambda self: self.rows[:, 0])  # what is tried here must not count
     jobs = [replace(job_of(k, CONFIGS[4]), objective=by_features) for k in range(2)]
     assert minimise_all(jobs) == [Outcome(None, 2)] * 2
     assert on_a_cpu == [[1, 1]]

@@ -1,8 +1,8 @@
 """Folded steps: the gradients of many small nets of one form, as one batched product over all of them.
 
 A step of a net of a few linear layers is some forty tiny kernels, and launching them takes longer than their work. Jobs
-that differ in nothing but weights, order and settings are therefore differentiated at once. Each then moves its own
-weights with its own optimiser, so that neither the loop nor an update is written twice.
+that differ in nothing but weights, order and settings therefore look up their examples and are differentiated at once.
+Each then moves its own weights with its own optimiser, so that neither the loop nor an update is written twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def unfold(model: nn.Module) -> None:
 
 
 class Fold:
-    """Members whose weights lie in one tensor per layer, of which each has a view."""
+    """Members whose weights, tables and counters lie in one tensor each, of which every member has a view.
+
+    A graph does not keep alive what it reads: the members do, for as long as it is replayed.
+    """
 
     def __init__(self, members: Sequence[GraphedSteps]) -> None:
         self.members = members
@@ -54,7 +57,9 @@ class Fold:
         for number, each in enumerate(self.named):
             for name, weight in each.items():
                 weight.data = self.weights[name][number]
-
+        self.rows, self.rates = _shared(members, "rows"), _shared(members, "rates")
+        self.counters, self.losses = _shared(members, "counter"), _shared(members, "loss")
+        self.rate = _shared_rate(members)
         self.one_split = all(_same_split(members[0].loader.split, member.loader.split) for member in members)
 
     def body(self, spread: Spread) -> None:
@@ -64,20 +69,46 @@ class Fold:
         def loss(weights: dict[str, Tensor], *part: Tensor) -> Tensor:
             return first.objective(_With(first.model, weights), Batch(*part))
 
-        slopes, losses = vmap(grad_and_value(loss))(self.weights, *self._batches(spread))
+        slopes, losses = vmap(grad_and_value(loss))(self.weights, *self._batches(self._turn(), spread))
+        self.losses += losses
         for number, each in enumerate(self.named):
             for name, weight in each.items():
                 weight.grad = slopes[name][number]
-        spread([partial(member.update, value) for member, value in zip(self.members, losses, strict=True)])
+        spread([member.update for member in self.members])
 
-    def _batches(self, spread: Spread) -> list[Tensor]:
+    def _turn(self) -> Tensor:
+        """Set the learning rates, move the counters on, and return the examples: what each member's own turn does."""
+        self.rate.copy_(self.rates.gather(1, self.counters).squeeze(1))
+        index = self.rows.gather(1, self.counters.unsqueeze(2).expand(-1, -1, self.rows.shape[2]))
+        self.counters += 1
+        return index.squeeze(1)
+
+    def _batches(self, index: Tensor, spread: Spread) -> list[Tensor]:
         """Return the next batch of every member, one above the other: inputs, labels, attributes, indices."""
         if not self.one_split:
-            found = _done([partial(_next, member) for member in self.members], spread)
+            loaders = [member.loader for member in self.members]
+            found = _done([partial(one.gather, row) for one, row in zip(loaders, index, strict=True)], spread)
             return [torch.stack(part) for part in zip(*map(_parts, found), strict=True)]
-        index = torch.stack(_done([member.turn for member in self.members], spread))
         batch = self.members[0].loader.gather(index.flatten())
         return [part.reshape(*index.shape, *part.shape[1:]) for part in _parts(batch)]
+
+
+def _shared(members: Sequence[GraphedSteps], name: str) -> Tensor:
+    """Put a tensor that every member has into one, give each its part of it back, and return the whole."""
+    whole = torch.stack([getattr(member, name) for member in members])
+    for member, part in zip(members, whole, strict=True):
+        setattr(member, name, part)
+    return whole
+
+
+def _shared_rate(members: Sequence[GraphedSteps]) -> Tensor:
+    """Put the learning rates of all optimisers into one tensor, let each read its own there, and return the whole."""
+    groups = [member.optimiser.param_groups[0] for member in members]
+    kind = getattr(groups[0]["lr"], "dtype", torch.double)
+    whole = torch.tensor([float(group["lr"]) for group in groups], dtype=kind, device=members[0].run.device)
+    for group, rate in zip(groups, whole, strict=True):
+        group["lr"] = rate
+    return whole
 
 
 class _With(nn.Module):
@@ -101,7 +132,7 @@ def _form(member: GraphedSteps) -> Hashable | None:
     kinds = tuple((weight.dtype, weight.device) for weight in model.parameters())
     bound = getattr(member.objective, "__self__", None)  # a bound method is another object every time
     objective = id(getattr(member.objective, "__func__", member.objective)), id(bound)
-    return repr(model), kinds, objective, member.loader.batch_size
+    return repr(model), kinds, objective, member.rows.shape
 
 
 def _hooked(part: nn.Module) -> bool:
@@ -113,10 +144,6 @@ def _same_split(one: Grouped, other: Grouped) -> bool:
     simple = all(part is None for split in (one, other) for part in (split.hidden, split.augment))
     same = one.x is other.x and one.transform is other.transform
     return simple and same and torch.equal(one.y, other.y) and torch.equal(one.a, other.a)
-
-
-def _next(member: GraphedSteps) -> Batch:
-    return member.loader.gather(member.turn())
 
 
 def _parts(batch: Batch) -> tuple[Tensor, ...]:

@@ -159,7 +159,7 @@ def _watched(place: _Place, steps: Steps, run: Run) -> dict[str, Any]:
 
 def _look(place: _Place, steps: Steps, run: Run) -> float:
     """Return the mean loss of the epoch so far; the one place that waits for the accelerator."""
-    loss = float(run.sum(steps.loss.clone()) / run.world) / max(1, place.within)
+    loss = float(run.sum(steps.loss)) / run.world / max(1, place.within)
     if not math.isfinite(loss):
         raise Diverged(steps.stage.name, place.step, steps.config.lr)
     return loss

@@ -89,7 +89,9 @@ class Run:
 
     def sum(self, values: Tensor) -> Tensor:
         """Add a tensor up over the processes that train together."""
-        return values if self.world == 1 else cast(Tensor, self.fabric.all_reduce(values, reduce_op="sum"))
+        if self.world == 1:
+            return values
+        return cast(Tensor, self.fabric.all_reduce(values.clone(), reduce_op="sum"))  # which adds in place
 
     def tell(self, stage: str, step: int, total: int, word: str = "") -> None:
         """Report progress, at most ten times a second and at the end."""

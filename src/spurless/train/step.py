@@ -90,10 +90,11 @@ class Steps:
             loss = look_uphill(lambda: self._gradient(batch), self.model, self.config.asam, memory)
         else:
             loss = self._gradient(batch)
-        self.update(loss)
+        self.update()
+        self.loss += loss.detach()
 
-    def update(self, loss: Tensor) -> None:
-        """Move the weights by the gradients that they have, and count the loss."""
+    def update(self) -> None:
+        """Move the weights by the gradients that they have."""
         if self.config.l1 > 0:
             self._shrink()
         if self.config.clip is not None:
@@ -101,7 +102,6 @@ class Steps:
                 self.module, self.optimiser, max_norm=self.config.clip, error_if_nonfinite=False
             )
         self.optimiser.step()
-        self.loss += loss.detach()
 
     def _gradient(self, batch: Batch) -> Tensor:
         """Put the gradient of the objective into the parameters, and return its value."""
