@@ -13,6 +13,7 @@ from spurless.models.mlp import LinearConfig, MLPConfig, linear, mlp
     [
         (MLPConfig(depth=1), 12 * 2),
         (MLPConfig(depth=3, width=5), 12 * 5 + 5 * 5 + 5 * 2),
+        (MLPConfig(depth=3, width=5, features=4), 12 * 5 + 5 * 4 + 4 * 2),
         (MLPConfig(depth=3, width=5, bias=True), 12 * 5 + 5 + 5 * 5 + 5 + 5 * 2 + 2),
     ],
 )
@@ -40,3 +41,7 @@ def test_linear_is_one_layer_on_the_raw_input() -> None:
 def test_no_layer_is_refused() -> None:
     with pytest.raises(BadInput, match=r"option 'depth' of mlp is too small .expected 1 or more, got 0."):
         MLPConfig(depth=0)
+    with pytest.raises(BadInput, match=r"option 'features' of mlp is too small"):
+        MLPConfig(features=0)
+    with pytest.raises(BadInput, match=r"option 'features' of mlp needs a hidden layer"):
+        MLPConfig(depth=1, features=3)

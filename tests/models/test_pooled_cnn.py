@@ -30,6 +30,21 @@ def test_each_convolution_halves_the_sides() -> None:
         pooled_cnn((3, 7, 28), 10, PooledCNNConfig())
 
 
+def test_the_head_reads_features_of_length_1_on_request() -> None:
+    plain, unit = (pooled_cnn((3, 8, 8), 4, PooledCNNConfig((4, 8), unit=unit)).eval() for unit in (False, True))
+    unit.load_state_dict(plain.state_dict())
+    x = torch.rand(5, 3, 8, 8)
+    x[0] = 0.0  # features of length 0 have no direction
+    with torch.no_grad():
+        given, features = plain.features(x), unit.features(x)
+        lengths = given.norm(dim=1, keepdim=True)
+        assert bool((lengths[1:] > 0).all())
+        assert float(lengths[0]) == 0.0
+        torch.testing.assert_close(features[1:], given[1:] / lengths[1:])
+        assert torch.equal(features[0], torch.zeros(8))
+        torch.testing.assert_close(unit(x), unit.head(features))
+
+
 def test_no_channels_are_refused() -> None:
     with pytest.raises(BadInput, match="option 'channels' of pooled-cnn cannot be used"):
         PooledCNNConfig(channels=())

@@ -17,7 +17,8 @@ Deviations:
     * Q has every such pair; the authors' code counts about half of them, those where the later example of the batch
       has the smaller attribute number. The mean is the same in expectation.
     * The authors make the features of length 1 inside the network, so that the head reads them so, and their network
-      ends in a tanh. Here the terms see features of length 1, and the network is left as it is given.
+      ends in a tanh. Here the terms see features of length 1, and the network is left as it is given; the option
+      ``unit`` of ``pooled-cnn`` makes it read them so.
     * The authors choose alpha and beta for every dataset by a search on an unbiased validation split: from 0 to 1,
       and to 50 where one example in 1,000 conflicts. DCWP (arXiv:2210.05247, appendix E.2) has 1 and 1 throughout.
     * With several processes pairs are those of each process's part of a batch.

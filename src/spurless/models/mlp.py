@@ -23,13 +23,17 @@ class MLPConfig:
     depth: int = 3
     """number of linear layers, the head among them"""
     width: int = 200
+    features: int | None = None
+    """width of the last hidden layer, which the head reads; None is ``width``"""
     activation: Literal["relu", "tanh"] = "relu"
     bias: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width"):
-            if getattr(self, name) < 1:
+        for name in ("depth", "width", "features"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise BadInput(f"option {name!r} of mlp is too small", expected="1 or more", got=getattr(self, name))
+        if self.features is not None and self.depth == 1:
+            raise BadInput("option 'features' of mlp needs a hidden layer", expected="depth of 2 or more", got=1)
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,12 @@ def mlp(input_shape: Shape, n_classes: int, config: MLPConfig) -> Classifier:
     activation = {"relu": nn.ReLU, "tanh": nn.Tanh}[config.activation]
     layers: list[nn.Module] = [nn.Flatten()]
     size = flat_size(input_shape)
-    for _ in range(config.depth - 1):
-        layers += [nn.Linear(size, config.width, bias=config.bias), activation()]
-        size = config.width
+    widths = [config.width] * (config.depth - 1)
+    if config.features is not None:
+        widths[-1] = config.features
+    for width in widths:
+        layers += [nn.Linear(size, width, bias=config.bias), activation()]
+        size = width
     return Classifier(nn.Sequential(*layers), nn.Linear(size, n_classes, bias=config.bias))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from spurless.core.errors import BadInput
 from spurless.models.classifier import Classifier
@@ -21,12 +22,22 @@ class PooledCNNConfig:
     """Values of the authors' code."""
 
     channels: tuple[int, ...] = (64, 128, 256)
+    unit: bool = False
+    """the head reads features of length 1, as EnD's authors have it"""
 
     def __post_init__(self) -> None:
         if not self.channels or min(self.channels) < 1:
             raise BadInput(
                 "option 'channels' of pooled-cnn cannot be used", expected="for example 64,128,256", got=self.channels
             )
+
+
+class Unit(nn.Module):
+    """Scales the features of every example to length 1; those of length 0 stay."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features, shape ``(N, d)``."""
+        return normalize(x, dim=1)
 
 
 def pooled_cnn(input_shape: Shape, n_classes: int, config: PooledCNNConfig) -> Classifier:
@@ -40,4 +51,6 @@ def pooled_cnn(input_shape: Shape, n_classes: int, config: PooledCNNConfig) -> C
         n_in = n_out
     parts["pool"] = nn.AdaptiveAvgPool2d(1)
     parts["flatten"] = nn.Flatten()
+    if config.unit:
+        parts["unit"] = Unit()
     return Classifier(nn.Sequential(parts), nn.Linear(n_in, n_classes))
