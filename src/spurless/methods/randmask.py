@@ -2,8 +2,12 @@
 
 Asgari Taghanaki, Khani, Khani, Gholami, Tran, Mahdavi-Amiri and Hamarneh, "MaskTune: Mitigating Spurious Correlations
 by Forcing to Explore", NeurIPS 2022, arXiv:2210.00055, Section 4.1: what MaskTune is compared with, to see that it
-matters *where* one masks. DeVries and Taylor's Cutout (arXiv:1708.04552) with a side that is drawn from 2 to half of
-the image, as in the authors' code.
+matters *where* one masks; its numbers are in Table 6. DeVries and Taylor's Cutout (arXiv:1708.04552) with a side that
+is drawn from 2 to half of the image, as in the appendix and in the authors' code.
+
+Deviation:
+    * The paper calls it "similar to MaskTune" and does not say whether a trained model is tuned or a fresh one trained.
+      Here all of the training sees squares, anew each time, as by the authors' transform.
 """
 
 from __future__ import annotations
