@@ -94,7 +94,7 @@ class NeuronTuneConfig:
 # Table 10; the paper's momentum is not stated, 0.9 as in the code the authors share with their other papers.
 NEURONTUNE_WATERBIRDS = NeuronTuneConfig()
 NEURONTUNE_CELEBA = NeuronTuneConfig()
-NEURONTUNE_IMAGENET_9 = NeuronTuneConfig(epochs=1)
+NEURONTUNE_IMAGENET_9 = NeuronTuneConfig(epochs=1)  # what the paper calls so is val of the dataset imagenet-a
 NEURONTUNE_MULTINLI = NeuronTuneConfig(epochs=60, optimiser="adamw", lr=1e-5)
 NEURONTUNE_CIVILCOMMENTS = NeuronTuneConfig(epochs=60, optimiser="adamw")
 NEURONTUNE_SYNTHETIC = NeuronTuneConfig(reidentify=False, keep="last", epochs=5, lr=0.01)
