@@ -89,6 +89,14 @@ def test_a_random_square_hides_one_square_of_every_size_and_place() -> None:
     assert hidden[:, 0].float().mean(dim=0).min() > 0  # no pixel is safe
 
 
+def test_a_random_square_hides_a_whole_corner_as_rarely_as_randmask_says() -> None:
+    hidden = RandomSquare()(torch.ones(100_000, 28, 28, dtype=torch.uint8)) == 0
+    whole = hidden[:, :4, :4].flatten(1).all(dim=1).double().mean()
+    by_hand = sum(1 / (29 - side) ** 2 for side in range(4, 15)) / 13  # it begins at 0 in both directions
+    assert by_hand == pytest.approx(0.0023, abs=1e-4)
+    assert float(whole) == pytest.approx(by_hand, abs=8e-4)  # five standard errors
+
+
 def test_a_random_square_of_images_without_channels_is_a_square_of_each() -> None:
     hidden = RandomSquare()(torch.ones(500, 12, 16)) == 0
     rows, columns = hidden.any(dim=2), hidden.any(dim=1)

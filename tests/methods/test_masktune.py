@@ -83,6 +83,19 @@ def test_the_rate_is_the_first_or_the_last_of_the_training_before() -> None:
     assert _rate(train, 375, "last") == pytest.approx(0.01 / 8)
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "one-cycle"])
+def test_a_last_rate_that_is_nothing_is_told(schedule: Literal["cosine", "one-cycle"]) -> None:
+    train = TrainConfig(epochs=100, lr=0.01, schedule=schedule)
+    with pytest.warns(SpurlessWarning, match=r"the model stays as it is. Use rate='initial'"):
+        assert _rate(train, 375, "last") < 1e-7
+
+
+def test_the_paper_s_own_last_rates_are_no_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    cifar = TrainConfig(epochs=300, lr=0.1, schedule="step", decay_epochs=25, decay_factor=0.5)
+    assert _rate(cifar, 313, "last") == pytest.approx(0.1 / 2048)
+    assert not recwarn.list
+
+
 def test_the_mask_of_a_model_that_cheats_lies_on_the_square(digits: Splits, trained: Classifier) -> None:
     run = start(CPU, 0, TrainConfig())
     hidden = masked(trained, digits.train, MaskTuneConfig(), run)

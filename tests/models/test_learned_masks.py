@@ -152,6 +152,23 @@ def test_the_penalties_by_hand() -> None:
     assert torch.autograd.grad(absolute_sum(model), logits)[0].tolist() == [[-1.0, 0.0, 1.0]]
 
 
+@pytest.mark.parametrize(("steps", "pruned"), [(1500, 0.0), (2000, 1.0)])
+def test_under_the_paper_s_penalty_alone_the_last_step_decides_whether_all_or_none_is_pruned(
+    steps: int, pruned: float
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 1, bias=False))
+    learn_masks(model, squashed=False)
+    (logits,) = mask_logits(model).values()
+    optimiser, lowest = torch.optim.Adam([logits], lr=1e-2), 0.0
+    for _ in range(steps):
+        (logits.grad,) = torch.autograd.grad(1e-8 * absolute_sum(model), logits)
+        optimiser.step()
+        lowest = min(lowest, float(logits.detach().min()))
+    assert lowest == pytest.approx(-0.0172, abs=1e-3)  # so that 0 is no place of rest
+    settle(model)
+    assert sparsity(model) == pruned
+
+
 def test_the_expected_number_of_the_squashed_reading() -> None:
     model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2))
     learn_masks(model, squashed=True)

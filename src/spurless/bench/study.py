@@ -2,7 +2,8 @@
 
 Barsbey, Prieto, Zafeiriou and Birdal, "Large Learning Rates Simultaneously Achieve Robustness to Spurious Correlations
 and Compressibility", 2025, arXiv:2507.17748, sections 3.2 and 3.3; the names are those of its Table 1. All are taken on
-the same 1,000 examples of the test split, drawn at random, the model in eval mode.
+the same 1,000 examples of the test split, drawn at random, the model in eval mode. The paper says so of activations;
+its prunability may be that of the whole test split.
 """
 
 from __future__ import annotations

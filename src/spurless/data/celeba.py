@@ -9,7 +9,9 @@ Reads three layouts, each with the aligned images in ``img_align_celeba/``:
   blond hair and gender alone.
 
 The groups are numbered as in all papers (not blond 0, blond 1; female 0, male 1), so that here the aligned groups
-are those whose numbers differ: men who are not blond, and blond women. The worst group is mostly blond men.
+are those whose numbers differ: men who are not blond, and blond women. The worst group is mostly blond men. Barsbey et
+al. (large learning rates) write of it the other way round, gender as the core feature and hair as the spurious one:
+that is ``label="Male", attribute="Blond_Hair"``.
 
 ``partition="imperfect"`` gives methods the two domains of Zhou et al. (GC-DRO) in place of the four groups: domain 0
 has no blond man, and as many dark-haired as blond women; domain 1 is the rest. Evaluation stays on the four groups.

@@ -118,7 +118,7 @@ class RandomSquare:
     """Hide a square of each image behind zeros: its side is drawn from 2 to half the short side, then its place.
 
     Images are ``(N, channels, height, width)`` or ``(N, height, width)``. Of a row of features, a run of 1 to half of
-    them is hidden. MaskTune's RandMask; Cutout with a side that varies.
+    them is hidden. Like MaskTune's RandMask: Cutout with a side that varies, but all of it within the image.
     """
 
     smallest: int = 2

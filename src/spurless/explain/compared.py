@@ -1,9 +1,10 @@
-"""Compared: what several models look at in the same examples, side by side; figures 8, 26 and 29 to 34 of a study.
+"""Compared: what several models look at in the same examples, side by side; figures 8 and 29 to 34 of a study.
 
 Barsbey et al. 2025, arXiv:2507.17748, section E: models of a low and of a high learning rate, attributions of the true
 label's logit, normalised as captum does for pictures. Where the data say which pixels are the label's own and which the
 shortcut's, the share of either is told; see :mod:`spurless.data.regions` and :mod:`spurless.metrics.attribution_share`.
-Of photographs the share of the background is, where a net is given that finds it (section 5, figure 10).
+Of photographs the share of the background is, where a net is given that finds it (section 5, figure 10). The shares are
+one half of figure 26; the selectivity beside them is in the panels of a sweep.
 
 Deviations:
     The study shows test examples that most low-rate models get wrong and most high-rate ones right. Here there is one

@@ -14,7 +14,7 @@ Deviations:
       untrained model again and so needs one. Here a trained model is given, and it has seen all of train: the default
       weighs the validation split, whose labels are then used. There a small ``gamma`` is enough: at 10 a mistake
       outweighs a hit by up to e^10, and the model turns against its shortcut. So the first preset is that of CelebA:
-      worst group 76.7 against 23.0 % with that of Waterbirds, on features of Waterbirds (5 seeds,
+      worst group 76.7 against 23.0 % with that of Waterbirds, on features of Waterbirds rebuilt (5 seeds,
       benchmarks/last_layer.py: a test number).
     * The criterion that chooses the step looks after every ``every`` steps, the authors' after each; with
       ``on="val"`` it looks at the examples that the head is tuned on.

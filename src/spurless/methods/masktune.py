@@ -19,6 +19,10 @@ Deviations:
     * Tuning starts from the model that made the maps; the authors mix the best and the last checkpoint.
     * The paper tunes at the last, decayed learning rate (``rate="last"``), its code at the initial one, which is the
       default here: 98.8 against 93.5 % on the biased test of the claim ``masktune/biased-mnist``, three seeds.
+    * Mean and deviation are of the positive values, as in the authors' code; the paper says of the map's values. As in
+      that code the map is enlarged, then cut off; the paper cuts off at the layer's size and enlarges the mask.
+    * The paper's "last decayed" rate is next to nothing where the schedule falls to 0, such as ``cosine``: there is a
+      warning, since such a model stays as it was.
     * Rows of features and texts are masked too: by the gradient times the input, of features or of tokens. The first
       and the last token of every text are kept.
 """
@@ -52,6 +56,8 @@ from spurless.train.run import Run
 from spurless.train.step import Stage
 
 Threshold = Literal["sigma", "mean", "top", "soft"]
+NOTHING = 1e-5
+"""share of the initial rate under which an epoch changes nothing; the paper's own schedules end at 1/8 and 1/2048"""
 
 
 @dataclass(frozen=True)
@@ -225,4 +231,12 @@ def _rate(train: TrainConfig, per_epoch: int, which: str) -> float:
     if which == "initial":
         return train.lr
     total = train.steps or train.epochs * per_epoch
-    return learning_rate(train, total - 1, total, per_epoch)
+    last = learning_rate(train, total - 1, total, per_epoch)
+    if last < NOTHING * train.lr:
+        warnings.warn(
+            f"MaskTune tunes at the last rate of the schedule {train.schedule!r}, which is {last:.1g}: the model stays "
+            "as it is. Use rate='initial', or a schedule that does not fall to 0, such as step.",
+            SpurlessWarning,
+            stacklevel=4,
+        )
+    return last

@@ -4,8 +4,11 @@ Random pruning is the baseline of Malik and Fern, "Frequency based pruning impro
 generalization", section 4.1. Magnitude pruning is the oldest choice there is (Han, Pool, Tran and Dally, "Learning both
 Weights and Connections for Efficient Neural Networks", NeurIPS 2015, arXiv:1506.02626), here a few at a time.
 
-Deviation:
+Deviations:
     * The authors' random choice may hit a weight that is pruned already; here it is among those that are left.
+    * For its Table 1 the paper removes "a fixed percentage of features each epoch", and names no percentage. ``celeba``
+      prunes weights, towards the target of AVP and on its schedule, which prunes most at first; ``schedule="linear"``
+      prunes as many in every epoch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """MLP: linear layers with an activation between them; the fully connected nets of the learning-rate study.
 
-"Depth" counts linear layers, as in that study's code: depth 3 is two hidden layers and the head.
+"Depth" counts linear layers, as in that study's code: depth 3 is two hidden layers and the head. So its appendix C has
+it; its section 5 says three hidden layers of the net for parity.
 Its nets have no biases, a width of 1024 for images and of 200 for synthetic data.
 """
 

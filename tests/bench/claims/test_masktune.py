@@ -32,3 +32,8 @@ def test_the_claims_are_measured_on_the_papers_assignment_and_tests() -> None:
             assert cell.data_options["test"] == "paper"
             assert cell.data_options.get("sorted_assignment", False) is not name.endswith("random")
     assert TWO_SQUARES.cells["accumulative, 3"].method_options == {"iterations": 3, "accumulate": True}
+
+
+def test_numbers_are_told_with_the_table_that_prints_them_and_its_spread() -> None:
+    assert (BIASED_MNIST.place[:7], BIASED_MNIST.paper, BIASED_MNIST.spread) == ("Table 6", 98.26, 0.27)
+    assert (TWO_SQUARES.place[:7], TWO_SQUARES.paper, TWO_SQUARES.spread) == ("Table 5", 98.88, 0.6)
