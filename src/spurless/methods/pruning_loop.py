@@ -34,6 +34,7 @@ and those with an infinite score, or none, never."""
 
 ROWS = 100
 """at most so many epochs of the loop are in the record; the explanation has all of them"""
+ROUNDING = 1e-9  # 0.07 * 100 is not 7, and is meant to be
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def _open(score: Tensor, alive: Tensor, floor: float) -> Tensor:
     flat, alive = score.double().flatten(), alive.flatten()
     flat = torch.where(alive.to(flat.device), flat, math.inf)
     if floor > 0:
-        spare = max(0, int(alive.sum()) - math.ceil(floor * alive.numel()))
+        spare = max(0, int(alive.sum()) - math.ceil(floor * alive.numel() - ROUNDING))
         flat[torch.argsort(flat, stable=True)[spare:]] = math.inf
     return flat
 
