@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from spurless.core.errors import BadInput
 from spurless.data.grouped import Grouped
 from spurless.data.loader import CPU, Loader, in_order
 from spurless.metrics.groupwise import GroupTable, group_table
@@ -12,6 +13,17 @@ from spurless.metrics.groupwise import GroupTable, group_table
 EVALUATION_BATCH = 512
 SMALL = 4 * 64 * 64
 """Numbers of an input up to which an accelerator is done with a batch of 512 before the next is launched."""
+
+
+class NoNumbers(BadInput):
+    """What a model says of an example is no number, or without bound."""
+
+    def __init__(self, row: int, said: Tensor) -> None:
+        super().__init__(
+            f"the logits of example {row} are not finite",
+            got=said.tolist()[:4],
+            do="The weights of the model are no numbers, or have diverged.",
+        )
 
 
 @torch.no_grad()
@@ -33,8 +45,26 @@ def predict(model: nn.Module, split: Grouped, device: torch.device = CPU, worker
 
 
 def evaluate(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> GroupTable:
-    """Return the accuracy of ``model`` in every group of ``split``."""
-    return group_table(predict(model, split, device, workers), split.y.cpu(), split.a.cpu(), split.groups)
+    """Return the accuracy of ``model`` in every group of ``split``.
+
+    Raises:
+        NoNumbers: a logit is not finite.
+    """
+    outputs = logits(model, split, device, workers)
+    check_numbers(outputs)
+    return group_table(outputs.argmax(dim=1), split.y.cpu(), split.a.cpu(), split.groups)
+
+
+def check_numbers(outputs: Tensor) -> None:
+    """Refuse logits that are no numbers: where one stands would pass for a prediction. By -inf a class is ruled out.
+
+    Raises:
+        NoNumbers: it names the first example.
+    """
+    broken = ~(outputs < torch.inf).all(dim=1)
+    if bool(broken.any()):
+        row = int(broken.nonzero()[0])
+        raise NoNumbers(row, outputs[row])
 
 
 def _batch_size(split: Grouped, device: torch.device) -> int:
