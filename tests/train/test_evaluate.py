@@ -53,6 +53,14 @@ def test_batch_norm_and_dropout_are_off_and_the_mode_is_put_back() -> None:
     model.train()
     assert predict(model, split(1000)).tolist() == split(1000).y.tolist()
     assert model.training
+    model[0].eval()  # as a part that is frozen
+    predict(model, split(10))
+    assert [part.training for part in model] == [False, True]
+
+
+def test_without_an_example_there_is_nothing_to_predict() -> None:
+    with pytest.raises(BadInput, match="there is no example to predict"):
+        evaluate(sign(), split(3).select(torch.arange(0)))
 
 
 def test_an_accelerator_is_given_more_at_once_where_inputs_are_small() -> None:

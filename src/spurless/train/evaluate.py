@@ -9,6 +9,7 @@ from spurless.core.errors import BadInput
 from spurless.data.grouped import Grouped
 from spurless.data.loader import CPU, Loader, in_order
 from spurless.metrics.groupwise import GroupTable, group_table
+from spurless.models.classifier import evaluating
 
 EVALUATION_BATCH = 512
 SMALL = 4 * 64 * 64
@@ -28,14 +29,16 @@ class NoNumbers(BadInput):
 
 @torch.no_grad()
 def logits(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
-    """Return the logits of every example, in order, on the CPU; the model's mode is left as it was."""
-    was_training = model.training
-    model.eval()
+    """Return the logits of every example, in order, on the CPU; every part of the model is left in the mode it was in.
+
+    Raises:
+        BadInput: there is no example.
+    """
+    if not len(split):
+        raise BadInput("there is no example to predict", do="Pass a split with at least one example.")
     loader = Loader(split, in_order(len(split)), _batch_size(split, device), device, workers=workers)
-    try:
+    with evaluating(model):
         parts = [model(batch.x) for batch in loader.batches()]
-    finally:
-        model.train(was_training)
     return torch.cat(parts).float().cpu()
 
 
