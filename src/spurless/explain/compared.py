@@ -33,7 +33,7 @@ from spurless.explain.attribution import attribute
 from spurless.explain.heat import BATCH
 from spurless.explain.pictures import chosen, pictured, predictions
 from spurless.explain.tiles import encode, glow, rgb
-from spurless.metrics.attribution_share import attribution_entropy, normalise, region_share
+from spurless.metrics.attribution_share import map_entropy, normalise, region_share
 from spurless.models.segmentation import backgrounds
 from spurless.models.wrapping import wrap
 
@@ -195,7 +195,7 @@ def _bars(
     }
     told = [f"{name}: " + ", ".join(f"{100 * v:.1f} % {k}" for k, v in row.items()) for name, row in means.items()]
     of = f"{n} examples" if n == len(split) else f"{n} of {len(split)} examples, those with object and background"
-    spread = ", ".join(f"{attribution_entropy(part):.2f} of {name}" for name, part in maps.items())
+    spread = ", ".join(f"{map_entropy(part):.2f} of {name}" for name, part in maps.items())
     said = f"Mean over {of}. {'; '.join(told)}. Entropy of a map, in nats: {spread}."
     return Figure("Where attributions lie", said, {"data": bars, "layout": layout}, f"Bars. {said}")
 
