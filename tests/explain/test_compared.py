@@ -71,6 +71,20 @@ def test_a_share_by_hand() -> None:
     assert found["spurious"].item() == pytest.approx(0.25, abs=1e-4)
 
 
+def test_models_are_compared_on_the_same_examples() -> None:
+    some = DATA.test.select(torch.arange(2))
+    assert isinstance(some.x, Tensor)
+    x = torch.full_like(some.x, 200)
+    x[1, :, MASKS["spurious"]] = 0  # where the first model sees nothing
+    nets = {"low": TWO["low"], "all": looks_at(torch.ones(28, 56, dtype=torch.bool))}
+    _, figure = parts(attribution_section(nets, replace(DATA, test=replace(some, x=x)), count=1))
+    alone = shares(_maps(nets["all"], replace(some, x=x), "integrated-gradients"), MASKS)["core"]
+    assert alone[1].item() == pytest.approx(1.0)
+    (core,) = (trace["y"] for trace in figure.spec["data"] if trace["name"] == "core")
+    assert core == pytest.approx([0.0, 100 * alone[0].item()])
+    assert "Mean over 1 of 2 examples" in figure.alt
+
+
 def test_the_entropy_is_that_of_the_attributions_clipped_once() -> None:
     some = replace(DATA, test=DATA.test.select(torch.arange(4)))
     assert isinstance(some.test.x, Tensor)

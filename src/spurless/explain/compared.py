@@ -169,10 +169,12 @@ def _bars(
     maps = {name: _maps(model, split, how, **place) for name, model in models.items()}
     masks = find(split, next(iter(maps.values())))
     found = {name: shares(part, masks) for name, part in maps.items()}
-    n = int((~torch.stack([share for row in found.values() for share in row.values()]).isnan()).all(dim=0).sum())
+    there = ~torch.stack([share for row in found.values() for share in row.values()]).isnan().any(dim=0)
+    n = int(there.sum())
     if not n:
         return None
-    means = {name: {k: float(share.nanmean()) for k, share in row.items()} for name, row in found.items()}
+    # of the same examples, model by model: where one sees nothing, there is nothing to compare
+    means = {name: {k: float(share[there].mean()) for k, share in row.items()} for name, row in found.items()}
     bars: list[dict[str, Any]] = [
         {
             "type": "bar",
