@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from spurless.bench.assess import assess, circumstances, describe_data, describe_model, thinned, validation_average
+from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped, Splits
 from spurless.metrics import METRICS
@@ -39,6 +40,11 @@ def test_metrics_by_hand() -> None:
     assert metrics["ece"] == pytest.approx(0.25)  # 3/4 sure, 1/2 right
     assert metrics["worst_group_ece"] == pytest.approx(0.75)  # 3/4 sure, never right
     assert metrics["loss"] == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)
+
+
+def test_a_model_that_says_no_numbers_is_refused_by_name() -> None:
+    with pytest.raises(BadInput, match=r"the logits of example 0 are not finite .* have diverged"):
+        assess(reader(math.nan), DATA, start(Engine("cpu"), 0, TrainConfig()))
 
 
 def test_the_validation_accuracy_is_that_of_the_split_as_it_is() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from spurless.bench.fitting import fit
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
-from spurless.core.errors import SpurlessWarning
+from spurless.core.errors import Diverged, SpurlessWarning
 from spurless.data.grouped import Splits
 from spurless.data.planted import PlantedConfig, planted
 from spurless.methods.base import Info
@@ -36,6 +36,16 @@ def test_the_cached_start_is_the_trained_one(monkeypatch: pytest.MonkeyPatch, tm
     trained_by_erm(build("linear", DATA), DATA, run(), "other content")
     trained_by_erm(build("linear", DATA), DATA, run(lr=0.2), "content")
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_start_that_its_last_step_breaks_has_diverged_and_is_not_cached(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
+    wild = start(Engine("cpu"), 0, TrainConfig(steps=1, lr=1e38))
+    with pytest.raises(Diverged, match="Training 'erm' diverged: what the model says was not finite by step 1"):
+        trained_by_erm(build("mlp", DATA), DATA, wild, "content")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -142,6 +142,14 @@ def test_a_sweep_stops_where_it_diverges_and_says_so(tmp_path: Path) -> None:
     assert not read(out)[-1].supervision["val_labels"]
 
 
+def test_a_run_that_its_last_step_breaks_has_diverged_too() -> None:
+    cell = replace(CELL, train={"steps": 1})  # the loss of the only step is that of the initial weights
+    swept = run_sweep(Sweep(cell, {"lr": [0.01, 1e38]}, seeds=1), machines=CPU)
+    assert [row.diverged for row in swept.rows()] == [0, 1]
+    (said,) = (w for record in swept.records.values() for w in record.warnings if "diverged" in w)
+    assert "Training 'train' diverged: what the model says was not finite by step 1" in said
+
+
 def test_the_mean_is_that_of_the_records_that_count(tmp_path: Path) -> None:
     cell = replace(CELL, train={"epochs": 3, "batch_size": 50, "stop_accuracy": 0.9})
     sweep = Sweep(cell, {"lr": [1e-6, 0.3]}, seeds=3)

@@ -100,6 +100,19 @@ def test_rule_of_overlapping_attributes_reads_the_same_one_in_train_and_test() -
     assert told["guess"]["attribute"] == {"train": 1.0, "test": 0.5}
 
 
+def test_an_overlapping_attribute_that_nobody_knows_hides_no_other() -> None:
+    groups = Groups.overlapping(("civil", "toxic"), ("male", "female"))
+    y = torch.tensor([0, 0, 1, 1])
+    both, second = torch.stack([y, 1 - y.roll(1)], dim=1), torch.stack([torch.full_like(y, -1), 1 - y], dim=1)
+    half, whole = (Grouped(torch.zeros(4, 2), y, a, groups) for a in (second, both))
+    found = association(half)
+    assert found is not None
+    assert (found.attribute, found.n, found.goodman_kruskal) == ("female", 4, 1.0)
+    assert facts_of(Splits(half, half, half))["guess"]["attribute"] == {"train": 1.0, "test": 1.0}
+    # train knows the first best, test does not know it at all: the rule of the one is not asked of the other
+    assert facts_of(Splits(whole, half, half))["guess"]["attribute"] is None
+
+
 def test_domains_are_counted() -> None:
     splits = birds([2, 2, 2, 2], [1, 1, 1, 1])
     domain = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])

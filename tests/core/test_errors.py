@@ -52,6 +52,12 @@ SENTENCES: list[tuple[SpurlessError, type[Exception], str]] = [
         "Lower the learning rate (--lr 0.01), clip gradients (--clip 1), or warm up (--warmup-steps 100).",
     ),
     (
+        Diverged("erm", 40, 0.1, "what the model says"),
+        ArithmeticError,
+        "Training 'erm' diverged: what the model says was not finite by step 40 (learning rate 0.1). "
+        "Lower the learning rate (--lr 0.01), clip gradients (--clip 1), or warm up (--warmup-steps 100).",
+    ),
+    (
         MissingExtra("timm", "timm", "The model 'vit'"),
         ImportError,
         "The model 'vit' needs the package 'timm'. Install it with: pip install 'spurless[timm]'.",

@@ -90,6 +90,16 @@ def test_a_model_without_gradients_is_cold_and_not_nan() -> None:
         model.head.get_parameter("weight").zero_()
     for how in RULES:
         assert attribution_map(model, torch.randn(2, 2, 8, 8), how=how).eq(0).all()
+    half = attribution_map(model.half(), torch.randn(2, 2, 8, 8).half(), how="input-gradient")
+    assert half.eq(0).all()
+
+
+def test_maps_of_halves_have_room_for_the_sum_over_channels() -> None:
+    steep = Classifier(nn.Flatten(), nn.Linear(12, 2)).half()
+    with torch.no_grad():
+        steep.head.get_parameter("weight").copy_(torch.arange(24).view(2, 12) * 2048)  # three channels: over 65,504
+    found = attribution_map(steep, torch.rand(1, 3, 2, 2).half(), torch.tensor([1]), how="input-gradient")
+    assert found[0].flatten().tolist() == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0])
 
 
 @pytest.mark.parametrize("how", list(RULES))

@@ -71,6 +71,32 @@ def test_a_share_by_hand() -> None:
     assert found["spurious"].item() == pytest.approx(0.25, abs=1e-4)
 
 
+def test_models_are_compared_on_the_same_examples() -> None:
+    some = DATA.test.select(torch.arange(2))
+    assert isinstance(some.x, Tensor)
+    x = torch.full_like(some.x, 200)
+    x[1, :, MASKS["spurious"]] = 0  # where the first model sees nothing
+    nets = {"low": TWO["low"], "all": looks_at(torch.ones(28, 56, dtype=torch.bool))}
+    _, figure = parts(attribution_section(nets, replace(DATA, test=replace(some, x=x)), count=1))
+    alone = shares(_maps(nets["all"], replace(some, x=x), "integrated-gradients"), MASKS)["core"]
+    assert alone[1].item() == pytest.approx(1.0)
+    (core,) = (trace["y"] for trace in figure.spec["data"] if trace["name"] == "core")
+    assert core == pytest.approx([0.0, 100 * alone[0].item()])
+    assert "Mean over 1 of 2 examples" in figure.alt
+
+
+def test_the_entropy_is_that_of_the_attributions_clipped_once() -> None:
+    some = replace(DATA, test=DATA.test.select(torch.arange(4)))
+    assert isinstance(some.test.x, Tensor)
+    even = replace(some, test=replace(some.test, x=torch.full_like(some.test.x, 200)))
+    net = looks_at(torch.ones(28, 56, dtype=torch.bool))
+    assert isinstance(net.head, nn.Linear)
+    net.head.weight.data = (torch.arange(1, 1569) ** -0.5).expand(10, -1).clone()
+    _, figure = parts(attribution_section({"one": net, "two": net}, even, count=1))
+    # the first pixel has 1.3 % of the sum and is cut to the second; clipped twice it would be 7.13
+    assert "Entropy of a map, in nats: 7.12 of one, 7.12 of two." in figure.alt
+
+
 def test_the_picture_is_hot_where_a_net_looks() -> None:
     picture, _ = parts(attribution_section(TWO, DATA, count=2))
     assert isinstance(picture.png, bytes)

@@ -46,6 +46,13 @@ def test_the_weights_of_three_examples_by_hand() -> None:
     assert plain.tolist() == pytest.approx([w / sum(raw) for w in raw])
 
 
+def test_a_gamma_that_leaves_no_number_of_a_hit_weighs_the_worst_alone() -> None:
+    # p of the label: 3/4, 1/2, 3/4, each times 2,000: e ** -1000 is 0 in float64
+    three = torch.tensor([[math.log(3.0), 0.0], [0.0, 0.0], [math.log(3.0), 0.0]])
+    assert weights_of(three, torch.tensor([0, 0, 0]), 2000.0).tolist() == [0.0, 1.0, 0.0]
+    assert weights_of(three[:1], torch.tensor([0]), 2000.0).tolist() == [1.0]
+
+
 def test_without_gamma_every_class_weighs_the_same() -> None:
     y = torch.tensor([0, 0, 0, 1, 2, 2])
     weights = weights_of(torch.randn(6, 3), y, 0.0)

@@ -71,6 +71,8 @@ def test_the_floor_keeps_the_highest_of_every_layer() -> None:
     assert {name: index.tolist() for name, index in found.items()} == {"a": [0, 1], "b": [0]}
     pruned = {"a": torch.tensor([False, False, True, True]), "b": torch.tensor([False, True])}
     assert lowest(scores, pruned, 4, floor=0.5) == {}
+    hundred = lowest({"a": torch.arange(100.0)}, {"a": torch.ones(100, dtype=torch.bool)}, 100, floor=0.07)
+    assert len(hundred["a"]) == 93  # 0.07 * 100 is a little more than 7
 
 
 def test_the_smallest_go_first_and_stay_pruned_while_the_rest_is_trained() -> None:

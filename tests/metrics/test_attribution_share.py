@@ -12,6 +12,7 @@ from spurless.metrics.attribution_share import (
     attribution_entropy,
     attribution_share,
     background_share,
+    map_entropy,
     normalise,
     region_share,
     spurious_utilisation,
@@ -89,6 +90,14 @@ def test_entropy_of_even_maps_is_the_logarithm_of_their_size() -> None:
     two = torch.tensor([[1.0, 3.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
     uneven = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     assert attribution_entropy(two) == pytest.approx((uneven + math.log(4)) / 2, abs=1e-6)
+
+
+def test_maps_are_clipped_once() -> None:
+    row = (torch.arange(1, 1569) ** -0.5)[None]
+    sizes = row.clamp(max=float(row[0, 1])).double()  # the first has 1.3 % of the sum, the first two have 2.2 %
+    share = (sizes / sizes.sum()).numpy()
+    expected = -float((share * np.log(share)).sum())
+    assert attribution_entropy(row) == map_entropy(normalise(row)) == pytest.approx(expected)
 
 
 def test_utilisation_of_a_neuron_follows_its_weights_through_training() -> None:

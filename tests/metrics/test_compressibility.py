@@ -37,7 +37,10 @@ def test_neither_sign_nor_scale_matters() -> None:
     z = torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
     assert compressibility(-3 * z) == pytest.approx(compressibility(z))
     assert pq_index(-3 * z) == pytest.approx(pq_index(z))
-    assert pq_index(1e-200 * z.double()) == pytest.approx(pq_index(z))  # whose squares are all zero
+    for scale in (1e-200, 1e200):  # whose squares are all zero, and infinite
+        assert compressibility(scale * z.double()) == pytest.approx(compressibility(z))
+        assert pq_index(scale * z.double()) == pytest.approx(pq_index(z))
+    assert compressibility(1e-38 * z, q=10) == pytest.approx(compressibility(z, q=10))
 
 
 def test_the_pq_index_by_hand() -> None:

@@ -239,6 +239,20 @@ def test_a_latent_that_says_nothing_has_an_infinite_ratio_after_rounding_too() -
         assert spurious_ratios((z[:, 0].long(), z), (independent, z), bins=2).tolist() == [math.inf]
 
 
+def test_a_latent_that_gives_the_label_away_has_an_infinite_ratio_after_rounding_too() -> None:
+    for n in range(10, 40):
+        cells = torch.arange(n) % 6  # summed in another order, the same entropy differs by 1e-16 bits
+        found = information(cells % 3, cells)
+        assert (found.left, found.ratio) == (0.0, math.inf)
+
+
+@pytest.mark.parametrize("n", range(3, 12))
+def test_a_constant_is_one_whatever_its_mean_rounds_to(n: int) -> None:
+    few, many = torch.full((n, 1), 0.1, dtype=torch.float64), torch.full((n, 1), 0.7, dtype=torch.float64)
+    assert mean_correlation(few, many) == 0.0
+    assert affine_fit(normal(n, 2), few).r2 == 1.0
+
+
 def test_little_noise_leaves_little_open() -> None:
     # for small s the density is flat where the entropy is not 0, so that halving the noise halves the bits
     assert left_by_noise(1e-5) == pytest.approx(left_by_noise(1e-3) / 100, rel=1e-5)

@@ -47,6 +47,12 @@ def test_classes_that_are_directions_are_separated_wholly() -> None:
     assert (found.within, found.total, found.r2) == (0.0, 0.75, 1.0)  # a quarter of class pairs is at distance 0
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e200])
+def test_lengths_do_not_matter_where_their_squares_are_no_numbers(scale: float) -> None:
+    z = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    assert separation(scale * z, torch.tensor([0, 0, 1, 1])).r2 == pytest.approx(1 / 3)
+
+
 def test_classes_that_mean_nothing_are_not_separated() -> None:
     z = torch.rand(5, 8, generator=torch.Generator().manual_seed(0))
     assert separation(z.repeat(3, 1), torch.arange(3).repeat_interleave(5)).r2 == pytest.approx(0.0, abs=1e-12)

@@ -1,10 +1,13 @@
 """Evaluation: in order, in eval mode, whatever the size of a batch."""
 
+import math
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
+from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped
 from spurless.train.evaluate import EVALUATION_BATCH, _batch_size, evaluate, logits, predict
@@ -36,11 +39,28 @@ def test_a_perfect_rule_is_right_in_every_group() -> None:
     assert table.n == 100
 
 
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_model_that_says_no_numbers_has_no_accuracy(broken: float) -> None:
+    model = nn.Sequential(sign(), nn.Threshold(0.5, broken))  # of -1 it says 1 and nothing
+    with pytest.raises(BadInput, match=r"the logits of example 0 are not finite \(got \[1.0, (nan|inf)\]\)"):
+        evaluate(model, split(3))
+    ruled_out = nn.Sequential(sign(), nn.Threshold(0.0, -math.inf))  # a class that cannot be
+    assert evaluate(ruled_out, split(100)).average == 1.0
+
+
 def test_batch_norm_and_dropout_are_off_and_the_mode_is_put_back() -> None:
     model = nn.Sequential(nn.Dropout(0.9), sign())
     model.train()
     assert predict(model, split(1000)).tolist() == split(1000).y.tolist()
     assert model.training
+    model[0].eval()  # as a part that is frozen
+    predict(model, split(10))
+    assert [part.training for part in model] == [False, True]
+
+
+def test_without_an_example_there_is_nothing_to_predict() -> None:
+    with pytest.raises(BadInput, match="there is no example to predict"):
+        evaluate(sign(), split(3).select(torch.arange(0)))
 
 
 def test_an_accelerator_is_given_more_at_once_where_inputs_are_small() -> None:

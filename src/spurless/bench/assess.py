@@ -23,15 +23,20 @@ from spurless.metrics.calibration import calibration_by_group, expected_calibrat
 from spurless.metrics.groupwise import GroupTable, group_table
 from spurless.models.classifier import Classifier
 from spurless.models.counting import size
-from spurless.train.evaluate import logits, predict
+from spurless.train.evaluate import check_numbers, logits, predict
 from spurless.train.run import Run
 
 
 def assess(model: nn.Module, data: Splits, run: Run) -> tuple[dict[str, float | None], GroupTable]:
-    """Return every metric on the test split (None where it does not exist), and the group table."""
+    """Return every metric on the test split (None where it does not exist), and the group table.
+
+    Raises:
+        NoNumbers: a logit is not finite.
+    """
     model.to(run.device)
     split = data.test
     outputs = logits(model, split, run.device, run.workers)
+    check_numbers(outputs)
     pred, y, a = outputs.argmax(dim=1), split.y.cpu(), split.a.cpu()
     if len(torch.unique(pred)) == 1 and len(torch.unique(y)) > 1:
         warnings.warn(

@@ -20,7 +20,7 @@ from spurless.bench.keys import content_of, key_under
 from spurless.bench.rules import check_fit, check_kinds, check_labels, score_of, set_criterion, used
 from spurless.bench.starting import trained_by_erm, warn_if_untrained
 from spurless.bench.tracked import tracked
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.errors import BadInput, Diverged, SpurlessWarning
 from spurless.core.options import configure
 from spurless.core.progress import Progress
 from spurless.core.provenance import digest
@@ -31,10 +31,12 @@ from spurless.data.likeness import differences
 from spurless.methods import Method, make_method
 from spurless.methods.base import Info, check_before, declared
 from spurless.methods.own import settings_of
+from spurless.metrics.groupwise import GroupTable
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
+from spurless.train.evaluate import NoNumbers
 from spurless.train.run import Engine, Run, start
 from spurless.train.select import Criterion, criterion_named
 from spurless.train.tracking import Tracker, closing
@@ -226,7 +228,7 @@ def finish(
     begin = time.perf_counter()
     with heard() as more:
         fitted.trained = True
-        metrics, table = assess(fitted, data, run)
+        metrics, table = _assessed(fitted, data, run)
         score = score_of(protocol.score, info, protocol.coverages)
         numbers, selective = assess_abstaining(fitted, begun, data, run, score, protocol.coverages)
     for part in filter(None, (fitted, begun)):
@@ -255,6 +257,17 @@ def finish(
         **around,
     )
     return Fitted(fitted, record, begun, run.explanation, ready.tracker)
+
+
+def _assessed(fitted: Classifier, data: Splits, run: Run) -> tuple[dict[str, float | None], GroupTable]:
+    """Assess what was trained; the very last step may break weights whose loss was finite until then."""
+    try:
+        return assess(fitted, data, run)
+    except NoNumbers as error:
+        last = next((row for row in reversed(run.history) if "step" in row), None)
+        if last is None:
+            raise
+        raise Diverged(last["stage"], last["step"], run.train.lr, "what the model says") from error
 
 
 def evaluate_given(name: str, model: nn.Module, data: Splits, *, seed: int = 0, engine: Engine | None = None) -> Record:

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import torch
 
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.errors import BadInput, Diverged, SpurlessWarning
 from spurless.core.places import cache_folder
 from spurless.core.provenance import digest, versions
 from spurless.data.grouped import Grouped, Splits
@@ -17,7 +17,7 @@ from spurless.methods.erm import ERM
 from spurless.models.classifier import Classifier
 from spurless.models.weights import load_weights, save_weights
 from spurless.train.checkpoint import Checkpoints
-from spurless.train.evaluate import predict
+from spurless.train.evaluate import EVALUATION_BATCH, NoNumbers, check_numbers, logits, predict
 from spurless.train.run import Run
 from spurless.train.tracking import apart
 
@@ -49,7 +49,17 @@ def _by_erm(model: Classifier, data: Splits, run: Run) -> Classifier:
     model = ERM().fit(model, data.shown(train_attributes=False, val_labels=False, val_attributes=False), first)
     run.seconds["erm"] = sum(first.seconds.values())
     run.history.extend({**row, "stage": "erm"} for row in first.history)
+    _check_whole(model, data.train, first)
     return model
+
+
+def _check_whole(model: Classifier, train: Grouped, run: Run) -> None:
+    """Refuse a model that its very last step has broken: the loss of a step is that of the weights before it."""
+    some = train.select(torch.arange(min(len(train), EVALUATION_BATCH)))
+    try:
+        check_numbers(logits(model, some, run.device, run.workers))
+    except NoNumbers as error:
+        raise Diverged("erm", run.history[-1]["step"], run.train.lr, "what the model says") from error
 
 
 @contextmanager

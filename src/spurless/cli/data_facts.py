@@ -82,7 +82,10 @@ def association(split: Grouped) -> Association | None:
     """Measure how label and attribute go together; None where no attribute is known."""
     from spurless.metrics.association import associate
 
-    if not split.groups.attributes or not bool(split.groups.known(split.a).any()):
+    known = (
+        split.a >= 0 if split.groups.overlap else split.groups.known(split.a)
+    )  # overlapping ones are told one by one
+    if not split.groups.attributes or not bool(known.any()):
         return None
     return associate(split.y, split.a, split.groups)
 
@@ -100,13 +103,16 @@ def guesses(splits: Splits, found: dict[str, Association]) -> dict[str, Any]:
     train = found["train"].counts
     rule = train.argmax(dim=0)
     rule[train.sum(dim=0) == 0] = largest
-    alike = {"train": found["train"], "test": _same(found["test"], found["train"].attribute)}
-    return {"majority": majority, "attribute": {part: _rate(one.counts, rule) for part, one in alike.items()}}
+    same = _same(found["test"], found["train"].attribute)
+    if same is None:
+        return {"majority": majority, "attribute": None}
+    return {"majority": majority, "attribute": {"train": _rate(train, rule), "test": _rate(same.counts, rule)}}
 
 
-def _same(measured: Association, attribute: str) -> Association:
-    """Return the association of the same one of several overlapping attributes."""
-    return next((column for column in measured.columns if column.attribute == attribute), measured)
+def _same(measured: Association, attribute: str) -> Association | None:
+    """Return the association of the same one of several overlapping attributes; None where nobody knows it."""
+    every = measured.columns or (measured,)
+    return next((column for column in every if column.attribute == attribute), None)
 
 
 def _rate(counts: Tensor, rule: Tensor) -> float:

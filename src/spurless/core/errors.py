@@ -67,11 +67,11 @@ class UndeclaredUse(SpurlessError, AttributeError):
 
 
 class Diverged(SpurlessError, ArithmeticError):
-    """The loss is no longer a number."""
+    """The loss is no longer a number, or what the model says is none after the last step."""
 
-    def __init__(self, stage: str, step: int, lr: float) -> None:
+    def __init__(self, stage: str, step: int, lr: float, what: str = "the loss") -> None:
         super().__init__(
-            f"Training {stage!r} diverged: the loss was not finite by step {step} (learning rate {lr:g}). "
+            f"Training {stage!r} diverged: {what} was not finite by step {step} (learning rate {lr:g}). "
             f"Lower the learning rate (--lr {lr / 10:g}), clip gradients (--clip 1), or warm up (--warmup-steps 100)."
         )
 

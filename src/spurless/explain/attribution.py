@@ -95,13 +95,14 @@ def attribution_map(
 
 
 def magnitude(attributions: Tensor) -> Tensor:
-    """Return the absolute values, summed over the channels of an image.
+    """Return the absolute values, summed over the channels of an image; those of halves in float32.
 
     Example:
         >>> magnitude(torch.tensor([[[[1.0, -2.0]], [[-3.0, 0.0]]]])).tolist()
         [[[4.0, 2.0]]]
     """
-    size = attributions.abs()
+    wide = torch.promote_types(attributions.dtype, torch.float32)  # halves overflow in the sum, and have no TINIEST
+    size = attributions.to(wide).abs()
     return size.sum(dim=1) if size.dim() == 4 else size
 
 

@@ -34,7 +34,7 @@ from spurless.explain.attribution import attribute
 from spurless.explain.heat import BATCH
 from spurless.explain.pictures import chosen, pictured, predictions
 from spurless.explain.tiles import encode, glow, rgb
-from spurless.metrics.attribution_share import attribution_entropy, normalise, region_share
+from spurless.metrics.attribution_share import map_entropy, normalise, region_share
 from spurless.models.segmentation import backgrounds
 from spurless.models.wrapping import wrap
 
@@ -170,10 +170,12 @@ def _bars(
     maps = {name: _maps(model, split, how, **place) for name, model in models.items()}
     masks = find(split, next(iter(maps.values())))
     found = {name: shares(part, masks) for name, part in maps.items()}
-    n = int((~torch.stack([share for row in found.values() for share in row.values()]).isnan()).all(dim=0).sum())
+    there = ~torch.stack([share for row in found.values() for share in row.values()]).isnan().any(dim=0)
+    n = int(there.sum())
     if not n:
         return None
-    means = {name: {k: float(share.nanmean()) for k, share in row.items()} for name, row in found.items()}
+    # of the same examples, model by model: where one sees nothing, there is nothing to compare
+    means = {name: {k: float(share[there].mean()) for k, share in row.items()} for name, row in found.items()}
     bars: list[dict[str, Any]] = [
         {
             "type": "bar",
@@ -196,7 +198,7 @@ def _bars(
     }
     told = [f"{name}: " + ", ".join(f"{100 * v:.1f} % {k}" for k, v in row.items()) for name, row in means.items()]
     of = f"{n} examples" if n == len(split) else f"{n} of {len(split)} examples, those with object and background"
-    spread = ", ".join(f"{attribution_entropy(part):.2f} of {name}" for name, part in maps.items())
+    spread = ", ".join(f"{map_entropy(part):.2f} of {name}" for name, part in maps.items())
     said = f"Mean over {of}. {'; '.join(told)}. Entropy of a map, in nats: {spread}."
     return Figure("Where attributions lie", said, {"data": bars, "layout": layout}, f"Bars. {said}")
 

@@ -136,7 +136,7 @@ def weights_of(logits: Tensor, y: Tensor, gamma: float, *, class_balanced: bool 
         tensor([0.1192, 0.8808])
     """
     right = logits.double().softmax(dim=1).gather(1, y.cpu()[:, None]).squeeze(1)
-    weights = torch.exp(-gamma * right)
+    weights = torch.exp(-gamma * (right - right.min()))  # from the worst: at a large gamma all of them would be 0
     if class_balanced:
         weights = weights / torch.bincount(y.cpu())[y.cpu()]
     return (weights / weights.sum()).float()

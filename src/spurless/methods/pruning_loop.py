@@ -23,7 +23,7 @@ from spurless.methods.head_tuning import check_counts, steady
 from spurless.models.classifier import Classifier
 from spurless.models.counting import layer_sparsity
 from spurless.models.masks import make_permanent, prune, sparsity, weight_layers, weight_masks
-from spurless.train.evaluate import evaluate
+from spurless.train.evaluate import predict
 from spurless.train.loop import minimise
 from spurless.train.run import Run
 from spurless.train.step import Stage
@@ -34,6 +34,7 @@ and those with an infinite score, or none, never."""
 
 ROWS = 100
 """at most so many epochs of the loop are in the record; the explanation has all of them"""
+ROUNDING = 1e-9  # 0.07 * 100 is not 7, and is meant to be
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def _open(score: Tensor, alive: Tensor, floor: float) -> Tensor:
     flat, alive = score.double().flatten(), alive.flatten()
     flat = torch.where(alive.to(flat.device), flat, math.inf)
     if floor > 0:
-        spare = max(0, int(alive.sum()) - math.ceil(floor * alive.numel()))
+        spare = max(0, int(alive.sum()) - math.ceil(floor * alive.numel() - ROUNDING))
         flat[torch.argsort(flat, stable=True)[spare:]] = math.inf
     return flat
 
@@ -249,7 +250,8 @@ def _criterion(data: Splits, run: Run, config: PruningConfig) -> Callable[[nn.Mo
     """Return the user's criterion, or the average on validation, or none."""
     if run.score is not None or config.keep == "last":
         return run.score
-    return lambda model: evaluate(model, data.val, run.device, run.workers).average
+    val = data.val  # not evaluate, which refuses what is no number: the loop does so at the next step, by its name
+    return lambda model: float((predict(model, val, run.device, run.workers) == val.y.cpu()).double().mean())
 
 
 def _rows(history: Iterable[dict[str, Any]], found: Pruned) -> Iterable[dict[str, Any]]:

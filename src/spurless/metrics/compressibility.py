@@ -61,7 +61,7 @@ def compressibility(z: Tensor, kappa: float = 0.1, q: float = 2.0) -> float:
     if not 0 < q < math.inf:
         raise BadInput("q must be the order of a norm", expected="above 0, finite", got=q)
     d = z.shape[1]
-    size = z.double().abs().sort(dim=1).values
+    size = _relative(z).sort(dim=1).values
     rest = size[:, : d - math.ceil(kappa * d - ROUNDING)].norm(p=q, dim=1)
     return float((1 - rest / size.norm(p=q, dim=1)).nanmean())  # 0 / 0 of a row of zeros
 
@@ -88,10 +88,15 @@ def pq_index(z: Tensor, p: float = 1.0, q: float = 2.0) -> float:
         raise BadInput(
             "the PQ-index needs two norms, the smaller first", expected="0 < p < q < inf", got=f"p={p}, q={q}"
         )
-    size = z.double().abs()
-    size = size / size.amax(dim=1, keepdim=True)  # the index is that of any multiple, and a tiny row squared is none
+    size = _relative(z)
     index = 1 - z.shape[1] ** (1 / q - 1 / p) * size.norm(p=p, dim=1) / size.norm(p=q, dim=1)
     return float(index.clamp(min=0).nanmean())  # below 0 is rounding
+
+
+def _relative(z: Tensor) -> Tensor:
+    """Return sizes as shares of the largest of their row: both numbers are those of any multiple, and powers fit."""
+    size = z.double().abs()
+    return size / size.amax(dim=1, keepdim=True)
 
 
 def _check(z: Tensor) -> None:

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput
 
-ROUNDING = 1e-12  # bits that are none: entropies of independent variables differ by this much
+ROUNDING = 1e-12  # bits that are none: entropies that are equal differ by this much
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ def mean_correlation(true: Tensor, learnt: Tensor) -> float:
     """
     from scipy.optimize import linear_sum_assignment
 
-    true, learnt = _matrix(true, "true"), _matrix(learnt, "learnt")
+    true, learnt = (z - z[0] for z in (_matrix(true, "true"), _matrix(learnt, "learnt")))  # constants: exactly 0
     table = torch.corrcoef(torch.cat([true, learnt], dim=1).T)[: true.shape[1], true.shape[1] :].abs().nan_to_num(0.0)
     rows, columns = linear_sum_assignment(table.numpy(), maximize=True)
     return float(table[rows, columns].sum()) / true.shape[1]
@@ -187,8 +187,8 @@ def information(y: Tensor, cells: Tensor) -> Information:
     _, cells = torch.unique(cells, return_inverse=True)
     rows, columns = int(y.max()) + 1, int(cells.max()) + 1
     joint = torch.bincount(y * columns + cells, minlength=rows * columns).double().view(rows, columns) / len(y)
-    label = _entropy(joint.sum(dim=1))
-    return Information(label, max(0.0, _entropy(joint.flatten()) - _entropy(joint.sum(dim=0))))
+    left = _entropy(joint.flatten()) - _entropy(joint.sum(dim=0))
+    return Information(_entropy(joint.sum(dim=1)), left if left > ROUNDING else 0.0)
 
 
 def edges_of(z: Tensor, bins: int) -> Tensor:
@@ -279,7 +279,7 @@ def left_by_noise(noise: float) -> float:
 
 
 def _least_squares(source: Tensor, target: Tensor) -> tuple[Tensor, float]:
-    centred, wanted = source - source.mean(dim=0), target - target.mean(dim=0)
+    centred, wanted = (z - z[0] - (z - z[0]).mean(dim=0) for z in (source, target))  # the mean of many 0.1 is not 0.1
     solution = torch.linalg.lstsq(centred, wanted, driver="gelsd").solution  # of least norm where ranks lack
     total = float(wanted.square().sum())
     r2 = 1.0 if total == 0 else 1 - float((wanted - centred @ solution).square().sum()) / total

@@ -74,6 +74,7 @@ def separation(z: Tensor, y: Tensor) -> Separation:
     for start in range(0, len(z), ROWS):
         here = seen[start : start + ROWS]
         rows = z[start : start + ROWS][here].double()
+        rows = rows / rows.abs().amax(dim=1, keepdim=True)  # squares of what is tiny or huge are 0 or infinite
         sums.index_add_(0, number[start : start + ROWS][here], rows / rows.norm(dim=1, keepdim=True))
     means = sums / torch.bincount(number[seen], minlength=k)[:, None]
     within, total = 1 - means.square().sum(dim=1).mean(), 1 - means.mean(dim=0).square().sum()

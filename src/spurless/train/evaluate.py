@@ -5,25 +5,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from spurless.core.errors import BadInput
 from spurless.data.grouped import Grouped
 from spurless.data.loader import CPU, Loader, in_order
 from spurless.metrics.groupwise import GroupTable, group_table
+from spurless.models.classifier import evaluating
 
 EVALUATION_BATCH = 512
 SMALL = 4 * 64 * 64
 """Numbers of an input up to which an accelerator is done with a batch of 512 before the next is launched."""
 
 
+class NoNumbers(BadInput):
+    """What a model says of an example is no number, or without bound."""
+
+    def __init__(self, row: int, said: Tensor) -> None:
+        super().__init__(
+            f"the logits of example {row} are not finite",
+            got=said.tolist()[:4],
+            do="The weights of the model are no numbers, or have diverged.",
+        )
+
+
 @torch.no_grad()
 def logits(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
-    """Return the logits of every example, in order, on the CPU; the model's mode is left as it was."""
-    was_training = model.training
-    model.eval()
+    """Return the logits of every example, in order, on the CPU; every part of the model is left in the mode it was in.
+
+    Raises:
+        BadInput: there is no example.
+    """
+    if not len(split):
+        raise BadInput("there is no example to predict", do="Pass a split with at least one example.")
     loader = Loader(split, in_order(len(split)), _batch_size(split, device), device, workers=workers)
-    try:
+    with evaluating(model):
         parts = [model(batch.x) for batch in loader.batches()]
-    finally:
-        model.train(was_training)
     return torch.cat(parts).float().cpu()
 
 
@@ -33,8 +48,26 @@ def predict(model: nn.Module, split: Grouped, device: torch.device = CPU, worker
 
 
 def evaluate(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> GroupTable:
-    """Return the accuracy of ``model`` in every group of ``split``."""
-    return group_table(predict(model, split, device, workers), split.y.cpu(), split.a.cpu(), split.groups)
+    """Return the accuracy of ``model`` in every group of ``split``.
+
+    Raises:
+        NoNumbers: a logit is not finite.
+    """
+    outputs = logits(model, split, device, workers)
+    check_numbers(outputs)
+    return group_table(outputs.argmax(dim=1), split.y.cpu(), split.a.cpu(), split.groups)
+
+
+def check_numbers(outputs: Tensor) -> None:
+    """Refuse logits that are no numbers: where one stands would pass for a prediction. By -inf a class is ruled out.
+
+    Raises:
+        NoNumbers: it names the first example.
+    """
+    broken = ~(outputs < torch.inf).all(dim=1)
+    if bool(broken.any()):
+        row = int(broken.nonzero()[0])
+        raise NoNumbers(row, outputs[row])
 
 
 def _batch_size(split: Grouped, device: torch.device) -> int:
