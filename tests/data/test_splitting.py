@@ -162,11 +162,11 @@ def test_assemble_cuts_a_missing_val_from_train_alone() -> None:
 def test_a_class_that_train_lacks_is_told() -> None:
     y = torch.tensor([1, 2] * 5)  # counted from 1
     whole = Grouped(torch.rand(10, 2), y, torch.full_like(y, -1), Groups(("0", "1", "2")))
-    with pytest.warns(SpurlessWarning, match="Train has no example of the class '0', so no model can learn it"):
+    with pytest.warns(SpurlessWarning, match="Train has no example of the class '0', so nothing is learnt of it"):
         data = assemble(whole, torch.tensor([0] * 6 + [1] * 2 + [2] * 2), seeds=Seeds(0), name="mine")
     assert len(data.notes) == 1
     spread = Grouped(torch.rand(10, 2), y * 3, torch.full_like(y, -1), Groups(tuple("0123456")))
-    with pytest.warns(SpurlessWarning, match=r"of 5 classes \('0', '1', '2', '4', '5'\), so no model can learn them"):
+    with pytest.warns(SpurlessWarning, match=r"of 5 classes \('0', '1', '2', '4', '5'\), so nothing is learnt of them"):
         assemble(spread, torch.tensor([0] * 6 + [1] * 2 + [2] * 2), seeds=Seeds(0), name="mine")
 
 

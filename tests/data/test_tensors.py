@@ -137,7 +137,7 @@ def test_arrays_that_cannot_be_written_are_copied() -> None:
     ("change", "message"),
     [
         ({"y": Y + 0.5}, r"the labels must be whole numbers \(got 0.5\)"),
-        ({"y": ["a", "b"] * 20}, r"the labels must be numbers \(got <U1 values\)"),
+        ({"y": ["a", "b"] * 20}, r"the labels must be numbers \(got <U1 values\)\. Number them, .*labels=names"),
         ({"y": torch.zeros(40, 2)}, r"labels must be one number per example \(got shape \(40, 2\)\)"),
         ({"y": Y[:39]}, r"tensors: inputs, labels and attributes differ in number \(got 40, 39 and 39\)"),
         ({"y": Y - 1}, r"the label of example 0 is out of range"),
@@ -147,6 +147,7 @@ def test_arrays_that_cannot_be_written_are_copied() -> None:
         ({"y": Y, "labels": ("a",)}, r"the label of example 1 is out of range \(expected 0 to 0, got 1\)"),
         ({"y": Y, "attributes": ("a",)}, r"attribute names were given without attributes"),
         ({"y": Y, "a": A + 0.5}, r"the attributes must be whole numbers"),
+        ({"y": Y, "a": A + float("nan")}, r"the attributes must be whole .* An unknown attribute is -1"),
         ({"y": Y, "a": torch.zeros(40, 1, 1)}, r"attributes must be one number or one row per example"),
         ({"y": Y, "a": A, "attributes": ("l",)}, r"the attribute of example 2 is out of range"),
         ({"y": Y, "a": torch.zeros(40, 2), "attributes": ("l", "r")}, r"several attribute columns need a mapping"),

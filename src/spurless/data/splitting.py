@@ -158,7 +158,7 @@ def _note_unlearnable(train: Grouped) -> tuple[str, ...]:
     what = f"the class {lacking[0]}" if len(lacking) == 1 else f"{len(lacking)} classes"
     some = "" if len(lacking) == 1 else f" ({', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''})"
     note = (
-        f"Train has no example of {what}{some}, so no model can learn {'it' if len(lacking) == 1 else 'them'}. "
+        f"Train has no example of {what}{some}, so nothing is learnt of {'it' if len(lacking) == 1 else 'them'}. "
         "See whether labels count from 0, and are spelt alike in every split."
     )
     warnings.warn(note, SpurlessWarning, stacklevel=4)
