@@ -208,7 +208,7 @@ def test_size_transform_and_augment_reach_the_batches(tmp_path: Path) -> None:
         ({}, ["."], r"data: the folder holds no class folders \(expected .*/<class>/\*.jpg\)"),
         ({"a": 9}, [], r"there is one class only"),
         ({"images/a": 5, "images/b": 5}, [], r"one class folder only.*one step deeper, pass .*data/images"),
-        ({"a": 1, "b": 1}, [], r"folder data, val split: the split is empty"),
+        ({"a": 1, "b": 1}, [], r"folder data: no class has examples enough for every split"),
         ({"a": 3}, ["b"], r"data/b: the folder holds no images. Add some, or delete the folder"),
         ({"a/x": 3, "b/x": 3}, ["b/y"], r"b/y: the folder holds no images"),
         ({"a": 3, "b": 3, "b/x": 3}, [], r"data/b: the folder holds images beside folders"),

@@ -173,7 +173,9 @@ def test_a_class_that_train_lacks_is_told() -> None:
 def test_assemble_refuses_what_cannot_be_split() -> None:
     with pytest.raises(BadInput, match="w: there are no examples"):
         assemble(whole(0), None, seeds=Seeds(0), name="w")
-    with pytest.raises(BadInput, match="w, val split: the split is empty"):
+    with pytest.raises(
+        BadInput, match=r"w: no class has examples enough for every split .expected at least 3 of a class"
+    ):
         assemble(whole(2), None, seeds=Seeds(0), name="w")
     with pytest.raises(BadInput, match="w, train split: the split is empty"):
         assemble(whole(), torch.tensor([1, 2] * 20), seeds=Seeds(0), name="w")

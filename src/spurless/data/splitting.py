@@ -86,6 +86,14 @@ def assemble(
         pieces = stratified(_cells(whole.y, whole.a)[rest], shares, seeds=seeds, classes=whole.y[rest])
         for k in (0, *missing):
             parts[k] = rest[pieces[k]]
+        if len(rest) and not all(len(parts[k]) for k in missing):
+            raise BadInput(
+                "no class has examples enough for every split",
+                where=name,
+                expected=f"at least {1 + len(missing)} of a class",
+                got=f"{len(rest)} examples of {len(torch.unique(whole.y[rest]))} classes",
+                do="See whether the label is the class, or name the split of every example.",
+            )
     train, val, test = (whole.select(part) for part in parts)
     notes = (*notes, *_note_unlearnable(train))
     return check_splits(Splits(train, val, test, name, dict(options or {}), notes))
