@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from spurless.core.errors import BadInput
@@ -157,6 +158,8 @@ def test_arrays_that_cannot_be_written_are_copied() -> None:
             {"x": X.where(X != 7, torch.nan), "y": Y},
             r"1 examples hold NaN or infinite features, the first is example 7",
         ),
+        ({"x": X.to_sparse(), "y": Y}, r"the inputs are sparse\. Make them dense"),
+        ({"x": csr_array(X.numpy()), "y": Y}, r"the inputs are sparse\. Make them dense: x\.toarray"),
         ({"x": {}, "y": Y}, r"the inputs are an empty dict"),
         ({"x": {"a": X, "b": X[:3]}, "y": Y}, r"the inputs differ in number \(got {'a': 40, 'b': 3}\)"),
         ({"x": 3.0, "y": Y}, r"the inputs must have one row per example"),

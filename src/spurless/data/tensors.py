@@ -96,6 +96,8 @@ def tensor(values: Any, what: str) -> Tensor:
     """Return a tensor of tensors, arrays or lists; arrays share their memory where they can."""
     import numpy as np
 
+    if hasattr(values, "toarray") or (isinstance(values, Tensor) and values.layout is not torch.strided):
+        raise BadInput(f"the {what} are sparse", do="Make them dense: x.toarray(), of a tensor x.to_dense().")
     if isinstance(values, Tensor):
         return values.detach()
     if isinstance(values, Sequence) and values and all(isinstance(value, Tensor) for value in values):
