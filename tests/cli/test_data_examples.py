@@ -14,6 +14,7 @@ from PIL import Image
 from spurless.cli.data_examples import maker_for, png, token_ids
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped, Splits
+from spurless.data.text import from_texts
 
 GROUPS = Groups(("no", "yes"))
 
@@ -97,6 +98,20 @@ def test_tokens_become_words_where_the_tokenizer_is_to_be_had(tmp_path: Path) ->
     assert text.notes == ()
     assert text.make(splits_of(x).train, 1).text == "[CLS] nobody [SEP]"
     assert text.make(splits_of(x).train, 1).caption == "example 1, 3 tokens"
+
+
+def test_own_texts_are_shown_as_they_were_given_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the tokenizer 'words' is no name on the hub")
+
+    monkeypatch.setattr("spurless.core.pretrained.open_pretrained", refuse)
+    texts = ["Never, ever!", "so good"] * 10
+    data = from_texts(texts, [0, 1] * 10, tokenizer="words")
+    maker = maker_for(data)
+    assert {maker.make(data.train, i).text for i in range(len(data.train))} == set(texts)
+    assert maker.make(data.train, 0).caption in ("example 0, 6 tokens", "example 0, 4 tokens")
+    ids = {"input_ids": torch.tensor([[5, 6], [7, 0]])}
+    assert maker_for(splits_of(ids, tokenizer="words")).make(splits_of(ids).train, 0).text == "5 6"
 
 
 def test_a_dataset_with_words_of_its_own_is_shown_in_them() -> None:

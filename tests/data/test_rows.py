@@ -54,6 +54,8 @@ def test_a_file_that_is_listed_twice_is_refused_where_it_would_tell_two_stories(
     check_repeats(Path("t.csv"), [a, b], ["cat", "cat"], [0, 2])
     with pytest.raises(BadInput, match=r"t.csv, rows 2 and 4: the file 'a.jpg' is listed with two labels \(got 'cat'"):
         check_repeats(Path("t.csv"), [a, b, a], ["cat", "cat", "dog"], [0, 0, 0])
+    with pytest.raises(BadInput, match=r"t.csv, rows 2 and 7: the file 'a.jpg' is listed with two labels"):
+        check_repeats(Path("t.csv"), [a, b, a], ["cat", "cat", "dog"], [0, 0, 0], [2, 5, 7])  # others are blank
     with pytest.raises(BadInput, match=r"rows 3 and 4: the file 'b.jpg' is listed twice and is in two splits"):
         check_repeats(Path("t.csv"), [a, b, b], ["cat", "dog", "dog"], [0, 0, 2])
     with pytest.raises(BadInput, match=r"the file 'b.jpg' is listed twice and would be in train and in test"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits
@@ -71,6 +71,19 @@ def test_values_are_numbered_in_natural_order() -> None:
     names, codes = name_values(["b10", "b9", "a", None, "b9"])
     assert names == ("a", "b9", "b10")
     assert codes.tolist() == [2, 1, 0, -1, 1]
+
+
+def test_what_a_table_lacks_is_no_value() -> None:
+    class NAType:
+        """What pandas has for a missing value in its own kinds of columns."""
+
+    names, numbers = name_values(["a", float("nan"), None, NAType(), "b"])
+    assert (names, numbers.tolist()) == (("a", "b"), [0, -1, -1, -1, 1])
+
+
+def test_a_list_is_no_value() -> None:
+    with pytest.raises(BadInput, match=r"a class or an attribute must be a word or a number .got \[1\]"):
+        name_values([0, [1]])  # type: ignore[list-item]  # as a column of lists gives them
 
 
 def test_numbers_are_sorted_by_value() -> None:
@@ -146,10 +159,23 @@ def test_assemble_cuts_a_missing_val_from_train_alone() -> None:
     assert len(val) == 4  # 8 of each group: 6.8 and 1.2
 
 
+def test_a_class_that_train_lacks_is_told() -> None:
+    y = torch.tensor([1, 2] * 5)  # counted from 1
+    whole = Grouped(torch.rand(10, 2), y, torch.full_like(y, -1), Groups(("0", "1", "2")))
+    with pytest.warns(SpurlessWarning, match="Train has no example of the class '0', so nothing is learnt of it"):
+        data = assemble(whole, torch.tensor([0] * 6 + [1] * 2 + [2] * 2), seeds=Seeds(0), name="mine")
+    assert len(data.notes) == 1
+    spread = Grouped(torch.rand(10, 2), y * 3, torch.full_like(y, -1), Groups(tuple("0123456")))
+    with pytest.warns(SpurlessWarning, match=r"of 5 classes \('0', '1', '2', '4', '5'\), so nothing is learnt of them"):
+        assemble(spread, torch.tensor([0] * 6 + [1] * 2 + [2] * 2), seeds=Seeds(0), name="mine")
+
+
 def test_assemble_refuses_what_cannot_be_split() -> None:
     with pytest.raises(BadInput, match="w: there are no examples"):
         assemble(whole(0), None, seeds=Seeds(0), name="w")
-    with pytest.raises(BadInput, match="w, val split: the split is empty"):
+    with pytest.raises(
+        BadInput, match=r"w: no class has examples enough for every split .expected at least 3 of a class"
+    ):
         assemble(whole(2), None, seeds=Seeds(0), name="w")
     with pytest.raises(BadInput, match="w, train split: the split is empty"):
         assemble(whole(), torch.tensor([1, 2] * 20), seeds=Seeds(0), name="w")

@@ -192,7 +192,12 @@ def test_fifty_thousand_rows_load(tmp_path: Path) -> None:
         ("x,y,s", ["1,0,tset"], {"split": "s"}, r"t.csv, row 2: the split 'tset' is unknown"),
         ("x,y,a", ["1,0,", "1,1,"], {"attribute": "a"}, r"the attribute 'a' has no value at all"),
         ("x,y", ["1,0"] * 9, {}, r"there is one class only"),
-        ("x,y", ["1,0", "1,1"], {}, r"table t.csv, val split: the split is empty"),
+        (
+            "x,y",
+            ["1,0", "1,1"],
+            {},
+            r"table t.csv: no class has examples enough for every .*got 2 examples of 2 classes",
+        ),
         ("path,y", ["gone.png,1"], {}, r"t.csv, row 2: no such image file: .*gone.png"),
         ("path,y", [" ,1"], {}, r"t.csv, row 2: the file name is empty"),
         ("path,y", ["x.png,1"], {"root": "nowhere"}, r"nowhere: no such folder"),
@@ -269,10 +274,10 @@ def test_bare_numbers_are_given_the_name_of_their_column(tmp_path: Path) -> None
 def test_a_file_listed_in_train_and_in_test_is_refused(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(tmp_path / "a b é.png")
     path = write(
-        tmp_path / "t.csv", "file,kind,fold", "a b é.png,big dog,train", "a b é.png,big dog,test",
+        tmp_path / "t.csv", "file,kind,fold", "a b é.png,big dog,train", "", "a b é.png,big dog,test",
         newline="\r\n", encoding="utf-8-sig",
     )  # fmt: skip
-    with pytest.raises(BadInput, match=r"t.csv, rows 2 and 3: the file 'a b é.png' is listed twice and is in two"):
+    with pytest.raises(BadInput, match=r"t.csv, rows 2 and 4: the file 'a b é.png' is listed twice and is in two"):
         from_csv(path, label="kind", split="fold")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from spurless.core.errors import BadInput
@@ -137,7 +138,7 @@ def test_arrays_that_cannot_be_written_are_copied() -> None:
     ("change", "message"),
     [
         ({"y": Y + 0.5}, r"the labels must be whole numbers \(got 0.5\)"),
-        ({"y": ["a", "b"] * 20}, r"the labels must be numbers \(got <U1 values\)"),
+        ({"y": ["a", "b"] * 20}, r"the labels must be numbers \(got <U1 values\)\. Number them, .*labels=names"),
         ({"y": torch.zeros(40, 2)}, r"labels must be one number per example \(got shape \(40, 2\)\)"),
         ({"y": Y[:39]}, r"tensors: inputs, labels and attributes differ in number \(got 40, 39 and 39\)"),
         ({"y": Y - 1}, r"the label of example 0 is out of range"),
@@ -147,6 +148,7 @@ def test_arrays_that_cannot_be_written_are_copied() -> None:
         ({"y": Y, "labels": ("a",)}, r"the label of example 1 is out of range \(expected 0 to 0, got 1\)"),
         ({"y": Y, "attributes": ("a",)}, r"attribute names were given without attributes"),
         ({"y": Y, "a": A + 0.5}, r"the attributes must be whole numbers"),
+        ({"y": Y, "a": A + float("nan")}, r"the attributes must be whole .* An unknown attribute is -1"),
         ({"y": Y, "a": torch.zeros(40, 1, 1)}, r"attributes must be one number or one row per example"),
         ({"y": Y, "a": A, "attributes": ("l",)}, r"the attribute of example 2 is out of range"),
         ({"y": Y, "a": torch.zeros(40, 2), "attributes": ("l", "r")}, r"several attribute columns need a mapping"),
@@ -156,6 +158,8 @@ def test_arrays_that_cannot_be_written_are_copied() -> None:
             {"x": X.where(X != 7, torch.nan), "y": Y},
             r"1 examples hold NaN or infinite features, the first is example 7",
         ),
+        ({"x": X.to_sparse(), "y": Y}, r"the inputs are sparse\. Make them dense"),
+        ({"x": csr_array(X.numpy()), "y": Y}, r"the inputs are sparse\. Make them dense: x\.toarray"),
         ({"x": {}, "y": Y}, r"the inputs are an empty dict"),
         ({"x": {"a": X, "b": X[:3]}, "y": Y}, r"the inputs differ in number \(got {'a': 40, 'b': 3}\)"),
         ({"x": 3.0, "y": Y}, r"the inputs must have one row per example"),

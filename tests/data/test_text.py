@@ -182,6 +182,21 @@ def test_own_text_in_one_call(speller: str, spoken: Callable[[Tensor], str]) -> 
     assert batch.x["input_ids"].shape[0] == 6
 
 
+def test_a_column_of_a_table_is_read_by_its_place_and_what_it_lacks_is_unknown() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = range(39, -1, -1)  # labels that run backwards, as after a shuffle
+    texts = pandas.Series([f"{'good' if i % 2 else 'bad'} {i}" for i in range(40)], index=rows)
+    place = pandas.Series([float(i % 3) if i % 3 else float("nan") for i in range(40)], index=rows)
+    verdict = pandas.Series(["bad", "good"] * 20, index=rows)
+    data = from_texts(texts, verdict, place, ["train"] * 20 + ["val"] * 10 + ["test"] * 10, tokenizer="words")
+    assert data.val.names is not None
+    assert [data.val.names.text(i) for i in (0, 9)] == ["bad 20", "good 29"]
+    assert data.groups.attributes == ("1.0", "2.0")
+    assert data.train.a.tolist()[:4] == [-1, 0, 1, -1]
+    with pytest.raises(BadInput, match="example 0 has no label"):
+        from_texts(texts, place, tokenizer="words")
+
+
 def test_numbers_get_the_name_of_their_column_and_columns_are_crossed(speller: str) -> None:
     y = torch.tensor([0, 1] * 100)
     a = {"place": ["here", "there"] * 100, "time": [0] * 100 + [1] * 100}

@@ -110,6 +110,15 @@ def test_grey_pictures_have_one_channel_and_size_makes_squares() -> None:
     assert x.shape == (28, 1, 2, 2)
 
 
+def test_colours_are_not_dropped_because_the_first_picture_is_grey() -> None:
+    coloured = Image.new("RGB", (4, 4), "red")
+    with pytest.raises(BadInput, match="example 1 is in colour, and the first is grey"):
+        from_dataset([(coloured.convert("L"), 0), (coloured, 1)] * 10)
+    grey = from_dataset([(coloured.convert("L"), 0), (coloured.convert("LA"), 1)] * 10)
+    assert isinstance(grey.train.x, Tensor)
+    assert grey.train.x.shape[1:] == (1, 4, 4)
+
+
 def test_listed_targets_spare_a_streamed_dataset_the_pass() -> None:
     dataset = Vision(Y.tolist())
     data = from_dataset(dataset, stream=True)

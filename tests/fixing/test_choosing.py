@@ -69,6 +69,9 @@ def test_nothing_to_repair_is_nothing_to_do() -> None:
 def test_the_sentence_tells_the_numbers_it_goes_by() -> None:
     (first, _) = choose(audit("error-slices"), here(gap=0.31))
     assert "31 points less often on validation than on train" in first.why
+    second = choose(audit("error-slices"), here(gap=-0.02))[1]
+    assert second.why == "The last layer is tuned on validation, with every class counting alike."  # no gap to go by
+    assert "about as good" not in choose(audit("error-slices"), here(gap=0.31))[1].why
     (masks, *_) = choose(audit("hidden-regions"), here())
     assert masks.why.startswith("Found by hidden-regions: ")
 

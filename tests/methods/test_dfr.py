@@ -154,7 +154,8 @@ def test_classes_that_are_not_there_keep_their_place_and_are_never_predicted(see
 def test_a_class_without_validation_examples_is_warned_of_and_one_class_alone_is_refused() -> None:
     x, y = torch.randn(120, 4, generator=Seeds(0).generator("x")), torch.tensor([0, 1, 3]).repeat(40)
     x[torch.arange(120), y] += 5
-    data = from_tensors(x, y, torch.arange(120) // 3 % 2, labels=("a", "b", "never", "d"), attributes=("l", "r"))
+    with pytest.warns(SpurlessWarning, match="Train has no example of the class 'never'"):
+        data = from_tensors(x, y, torch.arange(120) // 3 % 2, labels=("a", "b", "never", "d"), attributes=("l", "r"))
     model = Classifier(nn.Identity(), nn.Linear(4, 4), trained=True)
     with torch.no_grad():
         model.head.weight.copy_(torch.eye(4))  # type: ignore[operator]  # a parameter

@@ -67,6 +67,17 @@ def test_aligned_conflicting_and_unbiased_by_hand() -> None:
     assert TABLE.unbiased == TABLE.balanced == pytest.approx((TABLE.aligned + TABLE.conflicting) / 2)
 
 
+def test_nothing_is_aligned_where_training_pairs_other_numbers() -> None:
+    found = TABLE.summary(torch.tensor([90, 10, 10, 90]))
+    assert (found["aligned"], found["conflicting"]) == (TABLE.aligned, TABLE.conflicting)
+    even = TABLE.summary(torch.tensor([50, 50, 50, 50]))
+    assert even["aligned"] == TABLE.aligned
+    other = TABLE.summary(torch.tensor([10, 90, 90, 10]))  # names in natural order, and the shortcut the other way
+    assert math.isnan(other["aligned"])
+    assert math.isnan(other["conflicting"])
+    assert other["unbiased"] == found["unbiased"]
+
+
 def test_unbiased_is_made_of_aligned_and_conflicting_for_three_labels() -> None:
     groups = Groups(("a", "b", "c"), ("red", "green", "blue"))
     table = table_of([(g, 10) for g in range(9)], groups)

@@ -48,6 +48,24 @@ def test_a_round_trip_keeps_every_logit(tmp_path: Path) -> None:
     assert two.trained
 
 
+def test_a_head_that_was_given_a_bias_comes_back_with_it(tmp_path: Path) -> None:
+    one, two, x = net(0), net(1), torch.randn(6, 4)
+    one.head = nn.Linear(5, 3)  # as DFR does, whatever head there was
+    save_weights(tmp_path / "w.safetensors", one)
+    load_weights(tmp_path / "w.safetensors", two)
+    assert torch.equal(one(x), two(x))
+    assert two.head.bias.requires_grad
+
+
+def test_a_bias_that_does_not_fit_leaves_the_head_as_it_was(tmp_path: Path) -> None:
+    other, mine = net(0, n_classes=4), net(1)
+    other.head = nn.Linear(5, 4)
+    save_weights(tmp_path / "w.safetensors", other)
+    with pytest.raises(BadInput, match=r"head.bias is \(4,\) and should be \(3,\)"):
+        load_weights(tmp_path / "w.safetensors", mine)
+    assert mine.head.bias is None
+
+
 def test_the_header_says_how_to_build_the_model(tmp_path: Path) -> None:
     model = net(3)
     save_weights(tmp_path / "w.safetensors", model)

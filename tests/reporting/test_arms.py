@@ -34,6 +34,17 @@ def test_an_empty_group_is_never_the_worst(make: Make) -> None:
     assert arm.worst.mean == 0.5
 
 
+def test_of_groups_as_bad_the_largest_is_named(make: Make) -> None:
+    groups = (
+        GroupRow("one", 1, 0.0, 0.0, 0.79),
+        GroupRow("seven", 7, 0.0, 0.0, 0.35),
+        GroupRow("rest", 90, 0.6, 0.5, 0.7),
+    )
+    arm = Arm("ERM", (make(groups=groups),))
+    assert arm.worst_names == ("seven",)  # 0 of 7 is behind an average of 0.6 beyond doubt, and 0 of 1 is not
+    assert arm.worst.sampling == (0.0, 0.35)
+
+
 def test_a_worst_group_of_zero_is_the_worst(make: Make) -> None:
     assert Arm("ERM", (make(worst=0.0, low=0.0, high=0.03),)).worst.mean == 0.0
 

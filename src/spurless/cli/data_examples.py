@@ -82,9 +82,11 @@ def _numbers(splits: Splits, shape: tuple[int, ...], facts: tuple[tuple[str, str
 
 
 def _texts(splits: Splits) -> Maker:
-    """Show the words, with the marks that the tokenizer puts between them; token numbers where it is not to be had."""
+    """Show the text as it was given, else what the tokenizer makes of it; token numbers where none is to be had."""
     from spurless.data import DATASETS
 
+    if splits.train.names is not None and splits.train.names.texts is not None:
+        return Maker(_written, facts=(("Input", "text"),))
     name = splits.options.get("tokenizer")
     own = DATASETS[splits.name].words if splits.name in DATASETS else ()
     decode: Callable[[list[int]], str] | None = None
@@ -102,13 +104,21 @@ def _texts(splits: Splits) -> Maker:
     return Maker(make, facts=(("Input", "text"),), notes=() if decode else (note,))
 
 
+def _written(split: Grouped, i: int) -> Example:
+    text = None if split.names is None else split.names.text(i)
+    return Example(f"example {i}, {len(token_ids(split, i))} tokens", text=text or "")
+
+
 def _spell(words: tuple[str, ...], ids: list[int]) -> str:
     return " ".join(words[i] for i in ids)
 
 
 def _decoder(tokenizer: str) -> Callable[[list[int]], str] | None:
     from spurless.core.pretrained import open_pretrained, transformers_for
+    from spurless.data.words import NAME
 
+    if tokenizer == NAME:  # a hash cannot be read back, and nobody is to be asked for it
+        return None
     try:
         load = transformers_for("Text").AutoTokenizer.from_pretrained
         opened = open_pretrained(load, tokenizer, "tokenizer")

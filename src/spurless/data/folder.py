@@ -126,6 +126,13 @@ def _classes(root: Path, split: int) -> Iterator[_File]:
     folders = subfolders(root)
     if not folders:
         raise BadInput("the folder holds no class folders", where=root, expected=f"{root}/<class>/*.jpg")
+    if split == 0 and len(folders) == 1 and not images_in(folders[0]) and subfolders(folders[0]):
+        raise BadInput(
+            "the folder holds one class folder only, and that holds folders",
+            where=root,
+            got=folders[0].name,
+            do=f"If the classes are one step deeper, pass {folders[0]}.",
+        )
     kinds = {}
     for folder in folders:
         inner = [] if images_in(folder) else subfolders(folder)

@@ -110,11 +110,15 @@ class Inside:
         )
 
 
-def check_repeats(path: Path, files: Sequence[Path], labels: Sequence[str], splits: Sequence[int]) -> None:
+def check_repeats(
+    path: Path, files: Sequence[Path], labels: Sequence[str], splits: Sequence[int], rows: Sequence[int] | None = None
+) -> None:
     """Refuse a table that lists a file twice with two labels or in two splits; warn of one that merely repeats itself.
 
     Without ``splits`` they are still to be cut at random, and a repeated file would be met in train and in test.
+    ``rows`` says in which row each stands, where blank ones lie between them or some were left out.
     """
+    rows = range(2, len(files) + 2) if rows is None else rows
     seen: dict[Path, int] = {}
     repeats = 0
     for i, file in enumerate(files):
@@ -122,7 +126,7 @@ def check_repeats(path: Path, files: Sequence[Path], labels: Sequence[str], spli
         if first == i:
             continue
         repeats += 1
-        where = f"{path}, rows {first + 2} and {i + 2}"
+        where = f"{path}, rows {rows[first]} and {rows[i]}"
         if labels[first] != labels[i]:
             got = f"{labels[first]!r} and {labels[i]!r}"
             raise BadInput(f"the file {file.name!r} is listed with two labels", where=where, got=got)
@@ -183,7 +187,7 @@ def reading(path: Path, delimiter: str) -> Iterator[Iterator[list[str]]]:
             text = io.TextIOWrapper(packed, encoding="utf-8-sig", newline="")
             yield csv.reader(text, delimiter=delimiter)
     except UnicodeDecodeError as error:
-        raise BadInput(f"the file is not UTF-8: {error}", where=path) from None
+        raise BadInput(f"the file is not UTF-8: {error}", where=path, do="Save it as UTF-8.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise BadInput(f"the file cannot be unpacked: {error}", where=path) from None
     except csv.Error as error:

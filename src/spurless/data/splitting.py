@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from math import floor, isfinite
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.checks import check_splits, checked
@@ -25,6 +26,8 @@ SPLIT_NAMES = {
     **dict.fromkeys(("test", "testing"), 2),
 }
 """What the splits may be called, in lower or upper case."""
+
+_MISSING = ("NAType", "NaTType")
 
 
 def stratified(
@@ -83,23 +86,37 @@ def assemble(
         pieces = stratified(_cells(whole.y, whole.a)[rest], shares, seeds=seeds, classes=whole.y[rest])
         for k in (0, *missing):
             parts[k] = rest[pieces[k]]
+        if len(rest) and not all(len(parts[k]) for k in missing):
+            raise BadInput(
+                "no class has examples enough for every split",
+                where=name,
+                expected=f"at least {1 + len(missing)} of a class",
+                got=f"{len(rest)} examples of {len(torch.unique(whole.y[rest]))} classes",
+                do="See whether the label is the class, or name the split of every example.",
+            )
     train, val, test = (whole.select(part) for part in parts)
+    notes = (*notes, *_note_unlearnable(train))
     return check_splits(Splits(train, val, test, name, dict(options or {}), notes))
 
 
 def name_values(values: Sequence[Hashable]) -> tuple[tuple[str, ...], Tensor]:
-    """Number the different values; return their names in natural order, and the number of each (-1 for None).
+    """Number the different values; return their names in natural order, and the number of each.
+
+    None, NaN, and what a table has for a missing value, get -1.
 
     Example:
         >>> name_values(["img 10", "img 9", None, "img 10"])
         (('img 9', 'img 10'), tensor([ 1,  0, -1,  1]))
     """
-    known = {value: str(value) for value in set(values) if value is not None}
+    try:
+        known = {value: str(value) for value in set(values) if not _lacking(value)}
+    except TypeError:
+        got = next(repr(value) for value in values if not isinstance(value, Hashable))
+        raise BadInput("a class or an attribute must be a word or a number", got=got) from None
     names = sort_naturally(set(known.values()))
     number = {name: i for i, name in enumerate(names)}
     code: dict[Hashable, int] = {value: number[name] for value, name in known.items()}
-    code[None] = -1
-    return names, torch.tensor([code[value] for value in values], dtype=torch.long)
+    return names, torch.tensor([code.get(value, -1) for value in values], dtype=torch.long)
 
 
 def sort_naturally(names: set[str]) -> tuple[str, ...]:
@@ -141,6 +158,21 @@ def number_split(value: object, where: object) -> int:
     return number
 
 
+def _note_unlearnable(train: Grouped) -> tuple[str, ...]:
+    """Warn of classes that train lacks: mostly labels that count from 1, or a name that is spelt in two ways."""
+    lacking = [f"'{name}'" for name, n in zip(train.groups.labels, train.class_counts.tolist(), strict=True) if n == 0]
+    if not lacking or len(lacking) + 1 >= len(train.groups.labels):  # with one class or none it is refused
+        return ()
+    what = f"the class {lacking[0]}" if len(lacking) == 1 else f"{len(lacking)} classes"
+    some = "" if len(lacking) == 1 else f" ({', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''})"
+    note = (
+        f"Train has no example of {what}{some}, so nothing is learnt of {'it' if len(lacking) == 1 else 'them'}. "
+        "See whether labels count from 0, and are spelt alike in every split."
+    )
+    warnings.warn(note, SpurlessWarning, stacklevel=4)
+    return (note,)
+
+
 def _cells(y: Tensor, a: Tensor) -> Tensor:
     """Number the distinct rows of label and attributes; an unknown attribute is a value like any other here."""
     rows = torch.cat([y[:, None], a.reshape(len(a), -1)], dim=1)
@@ -167,6 +199,11 @@ def _apportion(n: int, shares: Sequence[float]) -> list[int]:
             counts[max(wanted, key=counts.__getitem__)] -= 1
             counts[k] += 1
     return counts
+
+
+def _lacking(value: object) -> bool:
+    """Tell a missing value; those of pandas are known by their names, since nothing else needs pandas here."""
+    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in _MISSING
 
 
 def _number(name: str) -> float | None:

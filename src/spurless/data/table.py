@@ -106,7 +106,7 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
     x: Input | Source
     names = Names(torch.arange(len(y)), place=f"{path.name}, row", rows=torch.tensor(cells.numbers))
     if isinstance(inputs, _Files):
-        check_repeats(path, inputs.paths, cells.labels, cells.splits)
+        check_repeats(path, inputs.paths, cells.labels, cells.splits, cells.numbers)
         x, names = read(ImageFiles(inputs.paths, size, hint=HINT), stream, cache=cache), Names.of_files(inputs.names)
     elif isinstance(inputs, _Texts):
         names = replace(names, texts=[" / ".join(texts) for texts in zip(*inputs.columns, strict=True)])

@@ -96,6 +96,8 @@ def tensor(values: Any, what: str) -> Tensor:
     """Return a tensor of tensors, arrays or lists; arrays share their memory where they can."""
     import numpy as np
 
+    if hasattr(values, "toarray") or (isinstance(values, Tensor) and values.layout is not torch.strided):
+        raise BadInput(f"the {what} are sparse", do="Make them dense: x.toarray(), of a tensor x.to_dense().")
     if isinstance(values, Tensor):
         return values.detach()
     if isinstance(values, Sequence) and values and all(isinstance(value, Tensor) for value in values):
@@ -103,7 +105,7 @@ def tensor(values: Any, what: str) -> Tensor:
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "biuf":
-            raise BadInput(f"the {what} must be numbers", got=f"{array.dtype} values")
+            raise BadInput(f"the {what} must be numbers", got=f"{array.dtype} values", do=_numbering(array, what))
         plain = np.require(array.astype(array.dtype.newbyteorder("="), copy=False), requirements=["C", "W"])
         return torch.from_numpy(plain)
     except (TypeError, ValueError) as error:
@@ -118,8 +120,17 @@ def whole(values: Any, what: str) -> Tensor:
     if numbers.is_floating_point():
         broken = (numbers != numbers.round()) | ~numbers.isfinite()
         if bool(broken.any()):
-            raise BadInput(f"the {what} must be whole numbers", got=float(numbers[broken][0]))
+            lacking = "attributes" in what and bool(numbers.isnan().any())
+            do = "An unknown attribute is -1." if lacking else ""
+            raise BadInput(f"the {what} must be whole numbers", got=float(numbers[broken][0]), do=do)
     return numbers.long()
+
+
+def _numbering(array: Any, what: str) -> str:
+    """Say what to do about values that are no numbers."""
+    if what not in ("labels", "attributes"):
+        return "Leave columns of words out, or number them." if array.ndim > 1 else ""
+    return f"Number them, and pass their names: names, numbers = np.unique(values, return_inverse=True); {what}=names."
 
 
 def _input(x: Any) -> Input:

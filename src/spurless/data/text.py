@@ -70,6 +70,7 @@ def from_texts(  # noqa: PLR0913 - a loader's options are its arguments
         MissingExtra: transformers is not installed.
         BadInput: the texts, their labels or the tokenizer cannot be used.
     """
+    texts, pairs = _listed(texts), _listed(pairs)
     columns = _columns(len(texts), labels, attributes, split)
     parts = columns.pop("split", None)
     where = None if parts is None else [number_split(value, f"split of example {i}") for i, value in enumerate(parts)]
@@ -88,6 +89,11 @@ def from_texts(  # noqa: PLR0913 - a loader's options are its arguments
         name=name,
         options={"tokenizer": tokenizer, "max_length": max_length, "seed": seed, "name": name},
     )
+
+
+def _listed(texts: Any) -> Any:
+    """Return texts that are counted by their place: a column of a table may count them by labels of its own."""
+    return texts.tolist() if hasattr(texts, "tolist") else texts
 
 
 def _names(texts: Sequence[str], pairs: Sequence[str] | None) -> Names:

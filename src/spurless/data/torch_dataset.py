@@ -21,6 +21,9 @@ from spurless.data.tensors import Names, numbered, tensor, whole
 KEYS = (("x", "image"), ("y", "label"), ("a", "attribute"))
 """What the parts of an example may be called where it is a dict; by place where it is a tuple."""
 
+GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
+"""The modes of pictures without colour."""
+
 
 def from_dataset(  # noqa: PLR0913 - a loader's options are its arguments
     dataset: Any,
@@ -117,8 +120,15 @@ class Examples:
 
     def input(self, example: Any, i: int) -> Tensor:
         """Return the input of an example that was read already."""
+        given = _part(example, 0, self.key)
+        if self.channels == 1 and getattr(given, "mode", "L") not in GREY:  # Pillow would drop the colours
+            raise BadInput(
+                f"example {i} is in colour, and the first is grey",
+                do="Let the dataset give all alike: image.convert('RGB'); of Hugging Face, "
+                "dataset.cast_column(COLUMN, datasets.Image(mode='RGB')).",
+            )
         try:
-            x = _as_input(_part(example, 0, self.key), self.channels, self.size)
+            x = _as_input(given, self.channels, self.size)
         except (BadInput, OSError) as error:  # Pillow decodes late, so that a broken image shows only here
             raise BadInput(str(error).removesuffix("."), where=f"example {i}") from error
         if (tuple(x.shape), x.dtype) != (self.shape, self.dtype):

@@ -161,13 +161,16 @@ def _because(method: str, finding: Finding, here: Situation) -> str:
 
 def _because_of_gap(method: str, here: Situation, found: set[str]) -> str:
     where = "validation" if here.labels.val_labels else "train"
+    strange = here.gap >= STRANGE
     if method == "afr":
-        return (
-            f"The model is about as good on validation as on train, so that its mistakes are what breaks the shortcut: "
-            f"AFR tunes the last layer on {where} with more weight on them."
+        alike = (
+            "The model is about as good on validation as on train, so that its mistakes are what breaks the shortcut: "
         )
+        return f"{'' if strange else alike}AFR tunes the last layer on {where} with more weight on mistakes."
     if found == {worst_class.NAME}:
         return f"One class is behind: the last layer is tuned on as many examples of every class of {where}."
+    if not strange:
+        return f"The last layer is tuned on {where}, with every class counting alike."
     return (
         f"The model is right {100 * here.gap:.0f} points less often on validation than on train, so that validation "
         f"breaks the shortcut more often: the last layer is tuned on {where}, with every class counting alike."

@@ -216,7 +216,11 @@ def check_classes(rows: Grouped, who: str, do: str = "Tune it on data with every
     """Refuse to tune a head on one class, and warn where another is missing: it would unlearn it."""
     missing = [label for label, n in zip(rows.groups.labels, rows.class_counts.tolist(), strict=True) if not n]
     if len(missing) >= len(rows.groups.labels) - 1:
-        raise BadInput(f"{who} needs examples of two classes at least to tune the head on", got=len(rows), do=do)
+        raise BadInput(
+            f"{who} needs examples of two classes at least to tune the head on",
+            got=f"{len(rows)} examples and none of {', '.join(missing[:5])}",
+            do=do,
+        )
     if missing:
         warnings.warn(
             f"{who} tunes the head on {len(rows)} examples, and none is of the class {', '.join(missing)}: it will "

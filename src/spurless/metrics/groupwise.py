@@ -161,7 +161,12 @@ class GroupTable:
         ]
 
     def summary(self, train_counts: Tensor | None = None) -> dict[str, float]:
-        """Return every summary under the name it has in ``METRICS``; a number that does not exist is NaN."""
+        """Return every summary under the name it has in ``METRICS``; a number that does not exist is NaN.
+
+        Values of own data are numbered by their names. Where training shows that label and attribute of one number do
+        not go together, none is called aligned.
+        """
+        paired = train_counts is None or self._paired(train_counts)
         return {
             "average": self.average,
             "adjusted_average": math.nan if train_counts is None else self.adjusted(train_counts),
@@ -169,8 +174,8 @@ class GroupTable:
             "worst_group": self.worst[0],
             "gap": self.gap,
             "unbiased": self.unbiased,
-            "aligned": self.aligned,
-            "conflicting": self.conflicting,
+            "aligned": self.aligned if paired else math.nan,
+            "conflicting": self.conflicting if paired else math.nan,
             "worst_class": self.worst_class[0],
             "balanced_accuracy": self.balanced_accuracy,
             "resolution": self.resolution,
@@ -192,6 +197,14 @@ class GroupTable:
         groups = self.groups
         paired = not groups.overlap and not groups.mixed and len(groups.sizes) < 2
         return paired and len(groups.attributes) == len(groups.labels)
+
+    def _paired(self, train_counts: Tensor) -> bool:
+        """Say whether label and attribute of one number meet in training at least as often as by chance."""
+        if not self._square:
+            return False
+        cells = self._per_group(train_counts).double().reshape(len(self.groups.labels), -1)
+        by_chance = cells.sum(dim=0) @ cells.sum(dim=1)
+        return bool(cells.trace() * cells.sum() >= by_chance)
 
     def _mean_where(self, aligned: bool) -> float:
         if not self._square:

@@ -64,7 +64,7 @@ def load_weights(path: Path | str, model: Classifier) -> None:
 
     The file may hold the names of the classifier, or those of the module that was wrapped, all of them after a word
     that something around it has put there (``module.``, ``_orig_mod.``). How many batches a norm has seen may be
-    missing, as it is in files of old.
+    missing, as it is in files of old. A head without a bias is given one where the file has it, as after DFR.
 
     Raises:
         BadInput: the file is missing, is a pickle, or does not fit the model.
@@ -79,13 +79,16 @@ def load_weights(path: Path | str, model: Classifier) -> None:
     given = min((_fitting(names, model, state) for names in namings), key=lambda names: _odd(names, state))
     _complete_ties(given, state)
     given |= {name: state[name].detach() for name in state.keys() - given.keys() if name.endswith(BATCHES)}
-    problems = _problems(given, state)
+    bias = _bias_to_add(given, state, model)
+    problems = _problems(given, {**state, **bias})
     if problems:
         raise BadInput(
             f"the weights do not fit {model.name}: {'; '.join(problems)}",
             where=path,
             do=f"The file was saved from {info['name']!r}; build or wrap the same model." if "name" in info else "",
         )
+    if bias:
+        model.head.bias = bias["head.bias"]
     restore(model, given)
     model.trained = bool(info.get("trained", True))
 
@@ -150,6 +153,14 @@ def _complete_ties(given: dict[str, Tensor], state: dict[str, Any]) -> None:
     for name, parameter in state.items():
         if name not in given and id(parameter) in by_tensor:
             given[name] = by_tensor[id(parameter)]
+
+
+def _bias_to_add(given: dict[str, Tensor], state: dict[str, Any], model: Classifier) -> dict[str, nn.Parameter]:
+    """Return a bias for a head that has none, if the file has one: a method that refits the head leaves it there."""
+    head = model.head
+    if "head.bias" in state or "head.bias" not in given or not isinstance(head, nn.Linear):
+        return {}
+    return {"head.bias": nn.Parameter(head.weight.new_zeros(head.out_features))}
 
 
 def _problems(given: dict[str, Tensor], state: dict[str, Any]) -> list[str]:

@@ -72,9 +72,9 @@ class Arm:
 
     @cached_property
     def worst_rows(self) -> tuple[GroupRow, ...]:
-        """Return the worst group of each run that has one."""
-        rows = (min(seen, key=lambda r: r.accuracy or 0.0) for r in self.records if (seen := seen_groups(r)))
-        return tuple(rows)
+        """Return the worst group of each run that has one; of several as bad, the largest: it is the surest."""
+        every = (seen_groups(record) for record in self.records)
+        return tuple(min(seen, key=lambda r: (r.accuracy or 0.0, -r.count)) for seen in every if seen)
 
     @property
     def worst_names(self) -> tuple[str, ...]:
