@@ -211,6 +211,17 @@ def test_a_lazy_head_needs_a_run() -> None:
     assert wrap(net, example=torch.randn(2, 4)).n_features == 4
 
 
+def test_a_lazy_body_needs_a_run() -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
+
+    with pytest.raises(BadInput, match=r"a layer of Sequential has no weights yet .got LazyLinear.*pass an example"):
+        wrap(net())
+    with pytest.raises(BadInput, match="a layer of own model has no weights yet"):
+        wrap(Classifier(nn.LazyLinear(8), nn.Linear(8, 3)))
+    assert wrap(net(), example=torch.randn(2, 4)).backbone[0].in_features == 4  # type: ignore[index]  # a Sequential
+
+
 def test_a_wrong_example_is_a_sentence() -> None:
     with pytest.raises(BadInput, match="Custom cannot take this input"):
         wrap(Custom(), example=torch.randn(2, 5))

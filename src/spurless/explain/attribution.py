@@ -22,6 +22,7 @@ from spurless.core.errors import BadInput, SpurlessWarning, UnknownName, first_l
 from spurless.explain.cam import unit_range
 from spurless.explain.probing import check_reached, chosen_classes, gradient_by, probing, total_score
 from spurless.explain.tokens import ids_of, marks, token_attribution
+from spurless.models.asking import asking
 from spurless.models.classifier import Classifier, Input
 
 STEPS = 50
@@ -73,7 +74,7 @@ def attribute(
     with probing(model):
         for start in range(0, len(x), ROWS):
             rows = x[start : start + ROWS].detach().clone()
-            with torch.no_grad():
+            with torch.no_grad(), asking(model, rows):
                 logits = model(rows)
             classes = chosen_classes(model, logits, None if target is None else target[start : start + ROWS])
             parts.append(RULES[how](model, rows.requires_grad_(), classes, steps).detach())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, first_line
-
-Input: TypeAlias = "Tensor | dict[str, Tensor]"
+from spurless.models.asking import Input as Input  # for all that have to do with a classifier
+from spurless.models.asking import asking
 
 
 class Classifier(nn.Module):
@@ -98,6 +98,7 @@ class Classifier(nn.Module):
                     do="Flatten or pool them in the backbone." if self.head_path is None else self._other_heads(),
                 )
             logits = self.head(features)
+            self._verify_linear(features, logits)
         expected = (n, self.n_classes) if isinstance(self.head, nn.Linear) else (n, "classes")
         if logits.dim() != 2 or len(logits) != n or expected[1] not in ("classes", logits.shape[1]):
             raise BadInput(
@@ -108,6 +109,18 @@ class Classifier(nn.Module):
         if not isinstance(self.head, nn.Linear):
             raise BadInput(f"the head of {self.name} is not linear", expected="nn.Linear", got=type(self.head).__name__)
         return self.head
+
+    def _verify_linear(self, features: Tensor, logits: Tensor) -> None:
+        """Refuse a kind of linear layer that computes more: methods fit heads and silence features by the product."""
+        head = self.head
+        if not isinstance(head, nn.Linear) or features.shape[1] != head.in_features:
+            return
+        if not _close(logits, nn.functional.linear(features, head.weight, head.bias), _tolerance(features)):
+            raise BadInput(
+                f"the head of {self.name} computes something else than a linear layer",
+                got=type(head).__name__,
+                do="Let the backbone do what comes before the product, and use an nn.Linear.",
+            )
 
     def _verify_place(self, x: Input) -> None:
         """Put a random linear layer at the head's place: the module must compute nothing after it.
@@ -133,8 +146,7 @@ class Classifier(nn.Module):
                 f"{self.name} cannot run without its layer {self.head_path!r}: {first_line(error)}",
                 do=self._other_heads(),
             ) from error
-        # Linear maps commute with the choice of a token, so the two may differ by rounding.
-        tolerance = 1e-3 if anchor.dtype in (torch.float32, torch.float64) else 5e-2
+        tolerance = _tolerance(anchor)
         if whole.shape != parts.shape or not _close(opposite, parts, tolerance) or not _close(whole, -parts, tolerance):
             raise BadInput(
                 f"{self.name} does not end with its layer {self.head_path!r}: what it returns is not what that layer "
@@ -144,13 +156,8 @@ class Classifier(nn.Module):
 
     def _tried(self, x: Input) -> Tensor:
         """Return the features; an input that will not do is a sentence."""
-        try:
+        with asking(self, x):
             return self.features(x)
-        except BadInput:
-            raise
-        except Exception as error:  # a user's backbone may raise anything
-            what = f"{self.name} cannot take this input: {first_line(error)}"
-            raise BadInput(what, do=mismatch(x, next(self.parameters(), None))) from error
 
     def _other_heads(self) -> str:
         names = [name for name in linear_layers(self.backbone) if name != self.head_path]
@@ -249,24 +256,9 @@ def beside(x: Input, weight: Tensor | None) -> Input:
     return {k: v.to(weight.device) for k, v in x.items()} if isinstance(x, dict) else x.to(weight.device)
 
 
-def mismatch(x: Input, weight: Tensor | None) -> str:
-    """Say what to do where inputs and weights are numbers of different kinds, which is what torch says least plainly.
-
-    Example:
-        >>> mismatch(torch.zeros(2), torch.zeros(2, dtype=torch.float16))
-        'The input is float32 and the weights are float16: turn the model into float32 first, module.float().'
-        >>> mismatch(torch.zeros(2), torch.zeros(2))
-        ''
-    """
-    if weight is None or isinstance(x, dict) or x.dtype == weight.dtype:
-        return ""
-    given, own = (str(kind).removeprefix("torch.") for kind in (x.dtype, weight.dtype))
-    remedy = (
-        "turn the model into float32 first, module.float()."
-        if x.is_floating_point()
-        else "store numbers as float32, and images as uint8."
-    )
-    return f"The input is {given} and the weights are {own}: {remedy}"
+def _tolerance(numbers: Tensor) -> float:
+    """Return by how much two ways to one number may differ: linear maps commute with the choice of a token."""
+    return 1e-3 if numbers.dtype in (torch.float32, torch.float64) else 5e-2
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:

@@ -6,16 +6,17 @@ from copy import deepcopy
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from spurless.core.errors import BadInput, did_you_mean, first_line
+from spurless.models.asking import asking
 from spurless.models.classifier import (
     Classifier,
     Input,
     beside,
     evaluating,
     linear_layers,
-    mismatch,
     take_head,
 )
 
@@ -40,9 +41,12 @@ def wrap(
         ('3', torch.Size([5, 8]))
 
     Raises:
-        BadInput: there is no such layer, it is not linear, the module computes something after it, or cannot be copied.
+        BadInput: there is no such layer, it is not linear, a layer has no weights yet, the module computes something
+            after its head, or cannot be copied.
     """
     _check_hooks(module)
+    if example is None:
+        _check_made(module)
     if isinstance(module, Classifier):
         if example is not None:
             module.verify(example)
@@ -78,6 +82,18 @@ def _check_hooks(module: nn.Module) -> None:
             )
 
 
+def _check_made(module: nn.Module) -> None:
+    """Refuse lazy layers: what draws their weights later is no seed of ours, and files know no such weights."""
+    parts = (part for part in module.modules() if isinstance(part, LazyModuleMixin))
+    lazy = next((part for part in parts if part.has_uninitialized_params()), None)
+    if lazy is not None:
+        raise BadInput(
+            f"a layer of {getattr(module, 'name', type(module).__name__)} has no weights yet",
+            got=type(lazy).__name__,
+            do="Run the module once before wrapping it, or pass an example.",
+        )
+
+
 def _find_head(module: nn.Module, example: Input | None) -> str:
     layers = linear_layers(module)
     ask = getattr(module, "get_classifier", None)
@@ -102,14 +118,10 @@ def _in_order_of_use(module: nn.Module, layers: dict[str, nn.Linear], example: I
         layer.register_forward_hook(lambda m, _inputs, _output, name=name: used.update({name: m}))
         for name, layer in layers.items()
     ]
-    weight = next(module.parameters(), None)
-    x = beside(example, weight)
+    x = beside(example, next(module.parameters(), None))
     try:
-        with evaluating(module), torch.no_grad():
+        with asking(module, x), evaluating(module), torch.no_grad():
             module(**x) if isinstance(x, dict) else module(x)
-    except Exception as error:
-        what = f"{type(module).__name__} cannot take this input: {first_line(error)}"
-        raise BadInput(what, do=mismatch(x, weight)) from error
     finally:
         for hook in hooks:
             hook.remove()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from spurless.core.errors import BadInput
 from spurless.data.grouped import Grouped
 from spurless.data.loader import CPU, Loader, in_order
 from spurless.metrics.groupwise import GroupTable, group_table
+from spurless.models.asking import asking
+from spurless.models.classifier import Classifier, Input, evaluating, plain
 
 EVALUATION_BATCH = 512
 SMALL = 4 * 64 * 64
@@ -16,15 +19,23 @@ SMALL = 4 * 64 * 64
 
 @torch.no_grad()
 def logits(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
-    """Return the logits of every example, in order, on the CPU; the model's mode is left as it was."""
-    was_training = model.training
-    model.eval()
+    """Return the logits of every example, in order, on the CPU; every part of the model is left in its mode.
+
+    Raises:
+        BadInput: the model cannot take the examples, or returns no logits.
+    """
     loader = Loader(split, in_order(len(split)), _batch_size(split, device), device, workers=workers)
-    try:
-        parts = [model(batch.x) for batch in loader.batches()]
-    finally:
-        model.train(was_training)
-    return torch.cat(parts).float().cpu()
+    with evaluating(model):
+        parts = [_answer(model, batch.x) for batch in loader.batches()]
+    found = torch.cat(parts).float().cpu()
+    if found.dim() != 2 or found.shape[1] < 2:
+        raise BadInput(
+            "the model does not return one logit per label",
+            expected=f"({len(split)}, {len(split.groups.labels)})",
+            got=tuple(found.shape),
+            do="A model of one logit must be given two: one for each label.",
+        )
+    return found
 
 
 def predict(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
@@ -35,6 +46,18 @@ def predict(model: nn.Module, split: Grouped, device: torch.device = CPU, worker
 def evaluate(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> GroupTable:
     """Return the accuracy of ``model`` in every group of ``split``."""
     return group_table(predict(model, split, device, workers), split.y.cpu(), split.a.cpu(), split.groups)
+
+
+def _answer(model: nn.Module, x: Input) -> Tensor:
+    """Return the logits of a batch; a module that is no classifier takes a dict as keywords, and names its logits."""
+    with asking(model, x):
+        said = model(**x) if isinstance(x, dict) and not isinstance(model, Classifier) else model(x)
+    if isinstance(said, tuple | list) and not hasattr(said, "logits"):
+        raise BadInput(
+            f"{type(model).__name__} returns {len(said)} things, and does not say which are the logits",
+            do="Pass sp.wrap(module, example=...), which checks it.",
+        )
+    return plain(said)
 
 
 def _batch_size(split: Grouped, device: torch.device) -> int:
