@@ -138,7 +138,8 @@ def _deeplift(model: Classifier, x: Tensor, target: Tensor, _: int) -> Tensor:
 
 
 def _input_gradient(model: Classifier, x: Tensor, target: Tensor, _: int) -> Tensor:
-    return gradient_by(model, total_score(model, model(x), target), x)
+    # a copy: what writes into its input may not write into a leaf
+    return gradient_by(model, total_score(model, model(x.clone()), target), x)
 
 
 def _gradient_x_input(model: Classifier, x: Tensor, target: Tensor, steps: int) -> Tensor:
