@@ -210,3 +210,13 @@ def test_a_head_that_is_linear_by_name_only_is_refused() -> None:
     for model in (Classifier(nn.Flatten(), Scaled(4, 3)), wrap(nn.Sequential(nn.Linear(4, 4), Scaled(4, 3)))):
         with pytest.raises(BadInput, match=r"computes something else than a linear layer .got Scaled"):
             model.verify(torch.randn(2, 4))
+
+
+def test_a_backbone_of_several_inputs_is_called_by_their_names_once_unwrapped() -> None:
+    class Two(nn.Module):
+        def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, None]:
+            return a + b, None
+
+    model, x = Classifier(Two(), nn.Linear(3, 2)), {"a": torch.randn(4, 3), "b": torch.randn(4, 3)}
+    assert torch.equal(model.unwrap()(**x), model(x))
+    assert type(Classifier(nn.Flatten(), nn.Linear(3, 2)).unwrap()) is nn.Sequential

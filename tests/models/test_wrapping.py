@@ -1,7 +1,9 @@
 """Wrapping: the same logits as the user's module, for many kinds of module, none of which is changed."""
 
 import copy
+import warnings
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -229,7 +231,7 @@ def test_a_wrong_example_is_a_sentence() -> None:
 
 def test_a_module_that_cannot_be_copied_is_a_sentence() -> None:
     net = Custom()
-    net.kept = net(torch.randn(1, 4))  # a tensor with a history
+    net.kept = Lock()  # type: ignore[assignment]  # what it keeps is its own business
     with pytest.raises(BadInput, match="Custom cannot be copied"):
         wrap(net)
 
@@ -273,3 +275,41 @@ def test_the_old_spectral_norm_is_refused_before_and_after_a_run_and_the_new_one
     with pytest.raises(BadInput, match="own model cannot be copied once it was run"):
         wrap(Classifier(nn.utils.spectral_norm(nn.Linear(4, 8)), nn.Linear(8, 2)))
     assert wrap(net(nn.utils.parametrizations.spectral_norm)).n_features == 8
+
+
+def test_weights_that_are_computed_anew_in_every_run_are_refused() -> None:
+    pruned = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    torch.nn.utils.prune.l1_unstructured(pruned[2], "weight", 0.5)  # type: ignore[no-untyped-call]
+    with pytest.raises(BadInput, match=r"pruned by torch.nn.utils.prune.*prune.remove\(layer, 'weight'\)"):
+        wrap(pruned)  # what NeuronTune silences there would speak again
+    torch.nn.utils.prune.remove(pruned[2], "weight")  # type: ignore[no-untyped-call]
+    assert wrap(pruned).n_features == 8
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        normed = nn.utils.weight_norm(nn.Linear(4, 2))
+    with pytest.raises(BadInput, match=r"the old torch.nn.utils.weight_norm.*Use torch.nn.utils.parametrizations"):
+        wrap(nn.Sequential(normed))
+
+
+def test_parts_that_cannot_learn_or_are_not_there_are_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch would rather not have it used
+        traced = torch.jit.trace(nn.Linear(4, 8), torch.zeros(1, 4))  # type: ignore[no-untyped-call]
+    with pytest.raises(BadInput, match=r"scripted or traced.*Wrap the module that it was made from"):
+        wrap(nn.Sequential(traced, nn.Linear(8, 2)))
+    with torch.device("meta"):
+        nowhere = nn.Sequential(nn.Linear(4, 2))
+    with pytest.raises(BadInput, match="on the device 'meta', which keeps no weights"):
+        wrap(nowhere, example=torch.zeros(2, 4))
+
+
+def test_a_module_that_writes_into_its_input_is_verified_on_copies() -> None:
+    class Scaling(nn.Sequential):
+        def forward(self, x: Tensor) -> Any:
+            x -= 0.5
+            return self[2](self[1](self[0](x)))
+
+    x = torch.rand(5, 4)
+    before = x.clone()
+    wrap(Scaling(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), head="2", example=x)
+    assert torch.equal(x, before)

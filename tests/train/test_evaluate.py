@@ -66,6 +66,16 @@ def test_a_plain_module_may_take_keywords_and_return_more_than_logits() -> None:
     assert evaluate(Saying(), replace(data, x={"x": data.x})).accuracy.tolist() == [1.0] * 4
 
 
+def test_a_module_that_takes_the_dict_is_given_it() -> None:
+    class Own(nn.Module):
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return torch.cat([-batch["x"], batch["x"]], dim=1)
+
+    data = split(100)
+    assert isinstance(data.x, Tensor)
+    assert evaluate(Own(), replace(data, x={"x": data.x})).accuracy.tolist() == [1.0] * 4
+
+
 class Pair(nn.Module):
     """Returns what it read before what it says."""
 

@@ -21,7 +21,7 @@ def asking(model: nn.Module, x: Input) -> Iterator[None]:
     """Say in a sentence that a model cannot take its inputs; what a sentence or the device says stays as it is."""
     try:
         yield
-    except SpurlessError:
+    except (SpurlessError, Warning):  # a warning is an error where the caller says so
         raise
     except Exception as error:  # a user's module may raise anything
         if any(word in str(error) for word in DEVICE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from spurless.core.errors import BadInput, first_line
 from spurless.models.asking import Input as Input  # for all that have to do with a classifier
 from spurless.models.asking import asking
+from spurless.models.copying import computed
 
 
 class Classifier(nn.Module):
@@ -44,6 +46,12 @@ class Classifier(nn.Module):
         self.head_path = head_path
         """Where the head sat in the user's module; None for a model that was built in two parts."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Classifier:
+        memo.update(computed(self))  # a user's module may keep what it computed last, and torch copies no graph
+        copy = memo[id(self)] = type(self).__new__(type(self))
+        copy.__dict__.update(deepcopy(self.__dict__, memo))
+        return copy
+
     def features(self, x: Input) -> Tensor:
         """Return what the head reads, shape ``(N, d)``; a dict is passed to the backbone as keyword arguments."""
         return plain(self.backbone(**x) if isinstance(x, dict) else self.backbone(x))
@@ -69,10 +77,14 @@ class Classifier(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def unwrap(self) -> nn.Module:
-        """Return a copy as a plain module: the user's own with the current head at its place, or a Sequential."""
+        """Return a copy as a plain module: the user's own with the current head at its place, or a Sequential.
+
+        It is called as the user's own, and as the backbone otherwise: of texts, with keywords.
+        """
         copy = deepcopy(self)  # in one piece, so that tied weights stay tied
         if self.head_path is None:
-            return nn.Sequential(copy.backbone, copy.head)
+            kind = nn.Sequential if _takes_one(copy.backbone) else Joined
+            return kind(copy.backbone, copy.head)
         if self.head_path == "":
             return copy.head
         place_head(copy.backbone, copy.head)
@@ -140,7 +152,7 @@ class Classifier(nn.Module):
         finally:
             _swap(self.backbone, probe, place)
         try:
-            parts = probe(self.features(x))
+            parts = probe(self.features(_own(x)))
         except Exception as error:
             raise BadInput(
                 f"{self.name} cannot run without its layer {self.head_path!r}: {first_line(error)}",
@@ -157,7 +169,7 @@ class Classifier(nn.Module):
     def _tried(self, x: Input) -> Tensor:
         """Return the features; an input that will not do is a sentence."""
         with asking(self, x):
-            return self.features(x)
+            return self.features(_own(x))
 
     def _other_heads(self) -> str:
         names = [name for name in linear_layers(self.backbone) if name != self.head_path]
@@ -165,6 +177,16 @@ class Classifier(nn.Module):
             "Let the module return plain logits, or name the layer that computes them: "
             f'wrap(module, head="name"), or -O head=NAME; its other linear layers: {", ".join(names[-8:]) or "none"}.'
         )
+
+
+class Joined(nn.Sequential):
+    """A backbone of several inputs, and a head."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the logits."""
+        backbone, head = self
+        logits: Tensor = head(plain(backbone(*args, **kwargs)))
+        return logits
 
 
 class HeadPlace(nn.Identity):
@@ -254,6 +276,17 @@ def beside(x: Input, weight: Tensor | None) -> Input:
     if weight is None:
         return x
     return {k: v.to(weight.device) for k, v in x.items()} if isinstance(x, dict) else x.to(weight.device)
+
+
+def _own(x: Input) -> Input:
+    """Return a copy of inputs, for a module that may write into what it is given."""
+    return {name: value.clone() for name, value in x.items()} if isinstance(x, dict) else x.clone()
+
+
+def _takes_one(module: nn.Module) -> bool:
+    """Return whether a module is called with one input; what takes any may be called with keywords."""
+    asked = [each for each in signature(module.forward).parameters.values() if each.default is Parameter.empty]
+    return len(asked) == 1 and asked[0].kind is Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _tolerance(numbers: Tensor) -> float:

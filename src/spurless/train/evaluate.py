@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, signature
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ from spurless.data.grouped import Grouped
 from spurless.data.loader import CPU, Loader, in_order
 from spurless.metrics.groupwise import GroupTable, group_table
 from spurless.models.asking import asking
-from spurless.models.classifier import Classifier, Input, evaluating, plain
+from spurless.models.classifier import Input, evaluating, plain
 
 EVALUATION_BATCH = 512
 SMALL = 4 * 64 * 64
@@ -49,15 +51,21 @@ def evaluate(model: nn.Module, split: Grouped, device: torch.device = CPU, worke
 
 
 def _answer(model: nn.Module, x: Input) -> Tensor:
-    """Return the logits of a batch; a module that is no classifier takes a dict as keywords, and names its logits."""
+    """Return the logits of a batch; a plain module may take a dict as keywords, and must name its logits."""
     with asking(model, x):
-        said = model(**x) if isinstance(x, dict) and not isinstance(model, Classifier) else model(x)
+        said = model(**x) if isinstance(x, dict) and _names(model, x) else model(x)
     if isinstance(said, tuple | list) and not hasattr(said, "logits"):
         raise BadInput(
             f"{type(model).__name__} returns {len(said)} things, and does not say which are the logits",
             do="Pass sp.wrap(module, example=...), which checks it.",
         )
     return plain(said)
+
+
+def _names(model: nn.Module, x: dict[str, Tensor]) -> bool:
+    """Return whether a module takes these tensors by their names; ours take the dict."""
+    taken = signature(model.forward).parameters
+    return set(x) <= set(taken) or any(each.kind is Parameter.VAR_KEYWORD for each in taken.values())
 
 
 def _batch_size(split: Grouped, device: torch.device) -> int:
