@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import Parameter, signature
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, SpurlessError, first_line
@@ -57,3 +59,26 @@ def _unknown_tokens(model: nn.Module, x: Input) -> str:
     if words is None or not isinstance(x, dict) or "input_ids" not in x or (top := int(x["input_ids"].max())) < words:
         return ""
     return f"The texts have the token {top} and the model knows {words}: load them with tokenizer= as it was trained."
+
+
+def own_copy(x: Input) -> Input:
+    """Return a copy of inputs, for a module that may write into what it is given."""
+    return {name: value.clone() for name, value in x.items()} if isinstance(x, dict) else x.clone()
+
+
+def same(one: Input, two: Input) -> bool:
+    """Return whether two inputs hold the same numbers."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return all(same(one[name], two[name]) for name in one)
+    return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one.nan_to_num(), two.nan_to_num())
+
+
+def takes_one(module: nn.Module) -> bool:
+    """Return whether a module is called with one input; what takes any may be called with keywords.
+
+    Example:
+        >>> takes_one(nn.Flatten()), takes_one(nn.Bilinear(1, 1, 1))
+        (True, False)
+    """
+    asked = [each for each in signature(module.forward).parameters.values() if each.default is Parameter.empty]
+    return len(asked) == 1 and asked[0].kind is Parameter.POSITIONAL_OR_KEYWORD

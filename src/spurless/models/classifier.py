@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, first_line
 from spurless.models.asking import Input as Input  # for all that have to do with a classifier
-from spurless.models.asking import asking
+from spurless.models.asking import asking, own_copy, same, takes_one
 from spurless.models.copying import computed
 
 
@@ -83,7 +82,7 @@ class Classifier(nn.Module):
         """
         copy = deepcopy(self)  # in one piece, so that tied weights stay tied
         if self.head_path is None:
-            kind = nn.Sequential if _takes_one(copy.backbone) else Joined
+            kind = nn.Sequential if takes_one(copy.backbone) else Joined
             return kind(copy.backbone, copy.head)
         if self.head_path == "":
             return copy.head
@@ -101,7 +100,13 @@ class Classifier(nn.Module):
         with evaluating(self), torch.no_grad():
             if head_places(self.backbone):
                 self._verify_place(x)
-            features = self._tried(x)
+            given = own_copy(x)
+            features = self._tried(given)
+            if not same(given, x):
+                raise BadInput(
+                    f"{self.name} writes into its input, and whoever reads it after that reads something else",
+                    do="Let it compute a tensor of its own: x = x - mean in the place of x -= mean.",
+                )
             if features.dim() != 2 or len(features) != n:
                 raise BadInput(
                     f"the features of {self.name} have the wrong shape",
@@ -145,14 +150,14 @@ class Classifier(nn.Module):
         probe = _random_linear(place.in_features, place.out_features, anchor)
         place_head(self.backbone, probe)
         try:
-            whole = self._tried(x)
+            whole = self._tried(own_copy(x))
             for parameter in probe.parameters():
                 parameter.neg_()
-            opposite = self._tried(x)
+            opposite = self._tried(own_copy(x))
         finally:
             _swap(self.backbone, probe, place)
         try:
-            parts = probe(self.features(_own(x)))
+            parts = probe(self.features(own_copy(x)))
         except Exception as error:
             raise BadInput(
                 f"{self.name} cannot run without its layer {self.head_path!r}: {first_line(error)}",
@@ -169,7 +174,7 @@ class Classifier(nn.Module):
     def _tried(self, x: Input) -> Tensor:
         """Return the features; an input that will not do is a sentence."""
         with asking(self, x):
-            return self.features(_own(x))
+            return self.features(x)
 
     def _other_heads(self) -> str:
         names = [name for name in linear_layers(self.backbone) if name != self.head_path]
@@ -276,17 +281,6 @@ def beside(x: Input, weight: Tensor | None) -> Input:
     if weight is None:
         return x
     return {k: v.to(weight.device) for k, v in x.items()} if isinstance(x, dict) else x.to(weight.device)
-
-
-def _own(x: Input) -> Input:
-    """Return a copy of inputs, for a module that may write into what it is given."""
-    return {name: value.clone() for name, value in x.items()} if isinstance(x, dict) else x.clone()
-
-
-def _takes_one(module: nn.Module) -> bool:
-    """Return whether a module is called with one input; what takes any may be called with keywords."""
-    asked = [each for each in signature(module.forward).parameters.values() if each.default is Parameter.empty]
-    return len(asked) == 1 and asked[0].kind is Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _tolerance(numbers: Tensor) -> float:
