@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spurless.core.errors import SpurlessWarning
+from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.provenance import commit, hardware, versions
 from spurless.data.grouped import Grouped, Splits
 from spurless.metrics.calibration import calibration_by_group, expected_calibration_error
@@ -32,6 +32,12 @@ def assess(model: nn.Module, data: Splits, run: Run) -> tuple[dict[str, float | 
     model.to(run.device)
     split = data.test
     outputs = logits(model, split, run.device, run.workers)
+    bad = int((~outputs.isfinite()).any(dim=1).sum())
+    if bad:
+        raise BadInput(
+            f"the logits of {bad} of {len(outputs)} test examples are not finite",
+            do="The weights have diverged, or batch norms have seen too few batches: train longer, or lower the rate.",
+        )
     pred, y, a = outputs.argmax(dim=1), split.y.cpu(), split.a.cpu()
     if len(torch.unique(pred)) == 1 and len(torch.unique(y)) > 1:
         warnings.warn(
