@@ -102,3 +102,9 @@ def test_a_long_history_is_thinned_stage_by_stage_and_keeps_the_ends() -> None:
     assert (erm[0], erm[-1]) == (0, 6999)
     assert [row["epoch"] for row in kept if row["stage"] == "tune"] == list(range(40))
     assert kept == tuple(sorted(kept, key=rows.index))  # in order
+
+
+def test_logits_that_are_no_numbers_are_said_to_be_such() -> None:
+    run = start(Engine("cpu"), 0, TrainConfig())
+    with pytest.raises(BadInput, match="the logits of 4 of 4 test examples are not finite"):
+        assess(reader(math.inf), DATA, run)

@@ -197,3 +197,13 @@ def test_the_model_is_moved_and_given_back(model: Classifier) -> None:
     assert all(part.is_cuda for part in maps(model, split, device="cuda", batch_size=4))
     assert not any(p.is_cuda for p in model.parameters())
     torch.testing.assert_close(all_maps(model, split, device="cuda"), all_maps(model, split), rtol=0, atol=1e-3)
+
+
+def test_heat_that_is_no_number_is_refused_by_the_example() -> None:
+    def broken(_: Classifier, x: Tensor) -> Tensor:
+        heat = torch.zeros(len(x), 28, 28)
+        heat[-1, 3, 3] = torch.nan
+        return heat
+
+    with pytest.raises(BadInput, match=r"the heat map of example 3 is not finite\. Look at example 3"):
+        all_maps(build("small-cnn", input_shape=(1, 28, 28), n_classes=2), images(), how=broken, batch_size=4)

@@ -3,10 +3,12 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
 from spurless.data.grouped import Grouped
+from spurless.explain.attribution import attribute
 from spurless.explain.heat import AUTO, EXPLAINERS, all_maps
 from spurless.explain.probing import NoGradient, chosen_classes, probing, reached, total_score, watching
 from spurless.models.classifier import Classifier
@@ -109,3 +111,30 @@ def test_a_model_that_lets_no_gradient_through_is_refused_in_a_sentence(how: str
     whole = Classifier(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()), nn.Linear(64, 2)).requires_grad_(False)
     assert reached(whole, torch.rand(2, 1, 6, 6))  # frozen is another matter
     assert len(all_maps(whole, split, how=how)) == 6
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # torch's, of the run without gradients
+def test_a_checkpoint_that_goes_back_to_parameters_alone_is_said_to_be_one() -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.body, x, use_reentrant=True)  # type: ignore[no-any-return]  # as the body does
+
+    model, x = Classifier(Checkpointed(), nn.Linear(4, 2)), torch.randn(2, 3)
+    assert not reached(model, x)
+    with pytest.raises(NoGradient, match="a checkpointed one needs use_reentrant=False"):
+        attribute(model, x, how="input-gradient")
+
+
+def test_a_model_may_write_into_its_input() -> None:
+    class Halving(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mul_(0.5)
+
+    model, x = Classifier(Halving(), nn.Linear(3, 2, bias=False)), torch.ones(1, 3)
+    found = attribute(model, x, torch.tensor([1]), how="input-gradient")
+    assert torch.equal(found[0], model.get_parameter("head.weight")[1] / 2)
+    assert torch.equal(x, torch.ones(1, 3))

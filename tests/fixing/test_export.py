@@ -106,3 +106,8 @@ def test_the_real_thing(tmp_path: Path, name: str) -> None:
     said = onnx.reference.ReferenceEvaluator(str(path)).run(None, {k: v.numpy() for k, v in given.items()})[0]
     with torch.no_grad():
         assert torch.allclose(torch.as_tensor(said), model.eval()(five), atol=1e-4)
+
+
+def test_a_model_that_cannot_take_its_input_is_a_sentence(tmp_path: Path, data: sp.Splits) -> None:
+    with pytest.raises(BadInput, match=r"mlp cannot take this input.*turn the model into float32 first"):
+        write_onnx(tmp_path / "m.onnx", sp.build("mlp", data).double(), data.train.example())

@@ -21,6 +21,13 @@ def test_group_means_by_hand() -> None:
     assert group_means(losses, g, 3).tolist() == [2.0, 0.0, 5.0]  # group 1 is absent
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_losses_may_be_of_another_precision(kind: torch.dtype) -> None:
+    losses, g = torch.tensor([1.0, 3.0, 5.0], dtype=kind), torch.tensor([0, 0, 2])
+    means = group_means(losses, g, 3)
+    assert (means.tolist(), means.dtype) == ([2.0, 0.0, 5.0], torch.float32)
+
+
 def test_one_step_by_hand() -> None:
     q = reweigh(torch.tensor([0.5, 0.5]), torch.tensor([math.log(3.0), 0.0]), step_size=1.0)
     torch.testing.assert_close(q, torch.tensor([0.75, 0.25]))  # 0.5 * 3 : 0.5 * 1

@@ -14,6 +14,7 @@ from spurless.core.seeds import Seeds
 from spurless.data.grouped import Grouped, Splits
 from spurless.data.loader import Order
 from spurless.data.planted import PlantedConfig, planted
+from spurless.data.tensors import from_tensors
 from spurless.methods import head_tuning, make_method
 from spurless.methods.erm import ERM
 from spurless.methods.head_tuning import HeadConfig, check_classes, halves, settings_of, steady, trained_again
@@ -267,3 +268,29 @@ def test_a_frozen_model_is_refused_by_methods_that_train_it(method: str) -> None
     model = cheat(nn.Linear(2, 2)).requires_grad_(False)
     with pytest.raises(BadInput, match=r"nothing would be trained: no parameter requires a gradient\. Call"):
         fit(method, model, DATA, engine=CPU, train={"epochs": 1})
+
+
+class Double(nn.Module):
+    """Computes in float64, whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 6).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x.double()).relu()  # type: ignore[no-any-return]  # a module returns Any
+
+
+@pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")  # tiny runs teach nothing
+@pytest.mark.parametrize("method", ["class-balanced-head", "jtt-head", "afr", "neurontune", "dfr"])
+def test_a_head_of_another_precision_is_tuned_and_keeps_it(method: str) -> None:
+    few: dict[str, Any] = {"epochs": 1, "batches": 2, "batch_size": 16}
+    options: dict[str, Any] = {"afr": {"steps": 2}, "dfr": {"refits": 1}, "neurontune": {**few, "threshold": 1.0}}.get(
+        method, few
+    )
+    x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    data = from_tensors(x, x[:, 0] > 0, x[:, 1] > 0)
+    model = Classifier(Double(), nn.Linear(6, 2).double(), trained=True)
+    done = fit(method, model, data, engine=Engine("cpu"), **options).model
+    assert {p.dtype for p in done.parameters()} == {torch.float64}
+    assert not torch.equal(done.get_parameter("head.weight"), model.get_parameter("head.weight"))

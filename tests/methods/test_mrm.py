@@ -98,6 +98,19 @@ def test_without_a_reset_it_goes_on_from_the_trained_weights(digits: Splits) -> 
     assert far(kept.model, trained) < 0.2 * far(kept.model, net(digits))
 
 
+def test_a_way_back_that_is_not_known_is_refused_before_a_mask_is_learned(
+    digits: Splits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learned(*_: Any) -> None:
+        raise AssertionError("thousands of steps for nothing")
+
+    monkeypatch.setattr(mrm, "learn_mask", learned)
+    trained = net(digits)
+    trained.trained = True
+    with pytest.raises(BadInput, match="the initial weights are not known"):
+        run(digits, trained)
+
+
 def test_the_mask_is_learned_from_all_examples_alike(digits: Splits) -> None:
     # DCWP with nothing of its own learns the same mask: other draws, but the same rule; so only roughly as sparse
     plain = {"upweight": 1.0, "prune_upweight": 1.0, "align": 0.0, "prune_align": 0.0, "steps": 1}

@@ -141,3 +141,19 @@ def test_a_dict_of_no_text_and_whole_numbers_are_refused_by_what_they_are() -> N
     model = Classifier(nn.Sequential(nn.Embedding(9, 4), nn.Flatten()), nn.Linear(20, 2))
     with pytest.raises(BadInput, match=r"reads numbers with a fraction.*got int64 of shape \(5,\)"):
         fit("rebias", model, from_tensors(torch.randint(9, (120, 5)), y, y), engine=Engine("cpu"))
+
+
+@pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")  # two steps teach nothing
+def test_a_network_may_compute_in_another_precision() -> None:
+    class Double(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(4, 6).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x.double())  # type: ignore[no-any-return]  # a module returns Any
+
+    x = torch.randn(60, 4)
+    data, model = from_tensors(x, x[:, 0] > 0), Classifier(Double(), nn.Linear(6, 2).double())
+    done = fit("rebias", model, data, train={"steps": 2, "batch_size": 16}, engine=Engine("cpu"))
+    assert {p.dtype for p in done.model.parameters()} == {torch.float64}

@@ -142,7 +142,18 @@ def test_every_row_has_a_config_and_a_description() -> None:
 
 
 def test_every_net_is_in_the_table() -> None:
-    parts = {"__init__", "classifier", "wrapping", "shapes", "features", "weights", "masks", "normalising"}
+    parts = {
+        "__init__",
+        "classifier",
+        "wrapping",
+        "asking",
+        "copying",
+        "shapes",
+        "features",
+        "weights",
+        "masks",
+        "normalising",
+    }
     parts |= {
         "learned_masks",
         "counting",

@@ -196,3 +196,27 @@ def test_a_head_place_lets_features_through() -> None:
 def test_a_model_that_is_already_on_the_accelerator_is_checked_there() -> None:
     model = wrap(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))).cuda()
     model.verify(torch.zeros(2, 1, 2, 2))
+
+
+class Scaled(nn.Linear):
+    """A linear layer by name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 5 * super().forward(nn.functional.normalize(x))
+
+
+def test_a_head_that_is_linear_by_name_only_is_refused() -> None:
+    # NeuronTune and DFR would take it for the product that it is not
+    for model in (Classifier(nn.Flatten(), Scaled(4, 3)), wrap(nn.Sequential(nn.Linear(4, 4), Scaled(4, 3)))):
+        with pytest.raises(BadInput, match=r"computes something else than a linear layer .got Scaled"):
+            model.verify(torch.randn(2, 4))
+
+
+def test_a_backbone_of_several_inputs_is_called_by_their_names_once_unwrapped() -> None:
+    class Two(nn.Module):
+        def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, None]:
+            return a + b, None
+
+    model, x = Classifier(Two(), nn.Linear(3, 2)), {"a": torch.randn(4, 3), "b": torch.randn(4, 3)}
+    assert torch.equal(model.unwrap()(**x), model(x))
+    assert type(Classifier(nn.Flatten(), nn.Linear(3, 2)).unwrap()) is nn.Sequential

@@ -247,3 +247,51 @@ def test_a_layer_that_asks_for_its_version_is_told_it(tmp_path: Path) -> None:
     assert torch.equal(one(x), two(x))
     with pytest.raises(ValueError, match="version"):  # the layer does ask
         two.load_state_dict(dict(one.state_dict()))
+
+
+def test_a_head_that_was_fitted_anew_loads_into_the_model_that_it_was_fitted_for(tmp_path: Path) -> None:
+    def normed() -> nn.Module:
+        return nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))  # type: ignore[no-any-return]  # it is untyped
+
+    for head in (normed, lambda: nn.Linear(4, 3, bias=False)):
+        model, again, x = wrap(nn.Sequential(head())), wrap(nn.Sequential(head())), torch.randn(5, 4)
+        model.head = nn.Linear(4, 3)  # as DFR leaves it
+        save_weights(tmp_path / "w.safetensors", model)
+        load_weights(tmp_path / "w.safetensors", again)
+        assert torch.equal(again(x), model(x))
+        assert torch.equal(again.unwrap()(x), model(x))
+
+
+def test_a_head_that_does_not_fit_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    model, other = wrap(nn.Linear(4, 3, bias=False)), wrap(nn.Linear(4, 2))
+    save_weights(tmp_path / "w.safetensors", other)
+    with pytest.raises(BadInput, match=r"head.weight is \(2, 4\) and should be \(3, 4\)"):
+        load_weights(tmp_path / "w.safetensors", model)
+    assert model.head.bias is None
+
+
+class Tied(nn.Module):
+    """Reads features by the vectors that it made them of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.middle, self.answer = nn.Embedding(3, 3), nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+        self.answer.weight = self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.answer(self.middle(self.table(x)))
+        return out
+
+
+def test_a_head_that_was_tied_and_is_tuned_does_not_change_the_backbone(tmp_path: Path) -> None:
+    model, again, x = wrap(Tied()), wrap(Tied()), torch.tensor([0, 1, 2])
+    model.head = nn.Linear(3, 3, bias=False)
+    save_weights(tmp_path / "w.safetensors", model)
+    load_weights(tmp_path / "w.safetensors", again)
+    assert torch.equal(again(x), model(x))
+    tied = Tied()
+    tied.answer = nn.Linear(3, 3, bias=False)
+    tied.middle.weight = tied.table.weight
+    torn = wrap(tied)
+    with pytest.raises(BadInput, match=r"backbone.middle.weight and backbone.table.weight differ and should be one"):
+        load_weights(tmp_path / "w.safetensors", torn)

@@ -1,7 +1,9 @@
 """Wrapping: the same logits as the user's module, for many kinds of module, none of which is changed."""
 
 import copy
+import warnings
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -211,6 +213,17 @@ def test_a_lazy_head_needs_a_run() -> None:
     assert wrap(net, example=torch.randn(2, 4)).n_features == 4
 
 
+def test_a_lazy_body_needs_a_run() -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
+
+    with pytest.raises(BadInput, match=r"a layer of Sequential has no weights yet .got LazyLinear.*pass an example"):
+        wrap(net())
+    with pytest.raises(BadInput, match="a layer of own model has no weights yet"):
+        wrap(Classifier(nn.LazyLinear(8), nn.Linear(8, 3)))
+    assert wrap(net(), example=torch.randn(2, 4)).backbone[0].in_features == 4  # type: ignore[index]  # a Sequential
+
+
 def test_a_wrong_example_is_a_sentence() -> None:
     with pytest.raises(BadInput, match="Custom cannot take this input"):
         wrap(Custom(), example=torch.randn(2, 5))
@@ -218,7 +231,7 @@ def test_a_wrong_example_is_a_sentence() -> None:
 
 def test_a_module_that_cannot_be_copied_is_a_sentence() -> None:
     net = Custom()
-    net.kept = net(torch.randn(1, 4))  # a tensor with a history
+    net.kept = Lock()  # type: ignore[assignment]  # what it keeps is its own business
     with pytest.raises(BadInput, match="Custom cannot be copied"):
         wrap(net)
 
@@ -262,3 +275,42 @@ def test_the_old_spectral_norm_is_refused_before_and_after_a_run_and_the_new_one
     with pytest.raises(BadInput, match="own model cannot be copied once it was run"):
         wrap(Classifier(nn.utils.spectral_norm(nn.Linear(4, 8)), nn.Linear(8, 2)))
     assert wrap(net(nn.utils.parametrizations.spectral_norm)).n_features == 8
+
+
+def test_weights_that_are_computed_anew_in_every_run_are_refused() -> None:
+    pruned = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    torch.nn.utils.prune.l1_unstructured(pruned[2], "weight", 0.5)  # type: ignore[no-untyped-call]
+    with pytest.raises(BadInput, match=r"pruned by torch.nn.utils.prune.*prune.remove\(layer, 'weight'\)"):
+        wrap(pruned)  # what NeuronTune silences there would speak again
+    torch.nn.utils.prune.remove(pruned[2], "weight")  # type: ignore[no-untyped-call]
+    assert wrap(pruned).n_features == 8
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        normed = nn.utils.weight_norm(nn.Linear(4, 2))
+    with pytest.raises(BadInput, match=r"the old torch.nn.utils.weight_norm.*Use torch.nn.utils.parametrizations"):
+        wrap(nn.Sequential(normed))
+
+
+def test_parts_that_cannot_learn_or_are_not_there_are_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch would rather not have it used
+        traced = torch.jit.trace(nn.Linear(4, 8), torch.zeros(1, 4))  # type: ignore[no-untyped-call]
+    with pytest.raises(BadInput, match=r"scripted or traced.*Wrap the module that it was made from"):
+        wrap(nn.Sequential(traced, nn.Linear(8, 2)))
+    with torch.device("meta"):
+        nowhere = nn.Sequential(nn.Linear(4, 2))
+    with pytest.raises(BadInput, match="on the device 'meta', which keeps no weights"):
+        wrap(nowhere, example=torch.zeros(2, 4))
+
+
+def test_a_module_that_writes_into_its_input_is_refused_by_that_and_the_input_is_left() -> None:
+    class Scaling(nn.Sequential):
+        def forward(self, x: Tensor) -> Any:
+            x -= 0.5
+            return self[2](self[1](self[0](x)))
+
+    x = torch.rand(5, 4)
+    before = x.clone()
+    with pytest.raises(BadInput, match="Scaling writes into its input"):  # the second net of LfF would read the rest
+        wrap(Scaling(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), head="2", example=x)
+    assert torch.equal(x, before)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spurless.core.errors import BadInput
 from spurless.core.groups import Groups
@@ -61,6 +61,58 @@ def test_batch_norm_and_dropout_are_off_and_the_mode_is_put_back() -> None:
 def test_without_an_example_there_is_nothing_to_predict() -> None:
     with pytest.raises(BadInput, match="there is no example to predict"):
         evaluate(sign(), split(3).select(torch.arange(0)))
+
+
+def test_a_part_that_is_frozen_in_eval_mode_stays_so() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(1), sign())
+    model[0].eval()
+    predict(model, split(10))
+    assert [part.training for part in model.modules()] == [True, False, True]
+
+
+class Saying(nn.Module):
+    """Answers as transformers do: takes keywords, returns more than logits."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"features": x, "logits": torch.cat([-x, x], dim=1)}
+
+
+def test_a_plain_module_may_take_keywords_and_return_more_than_logits() -> None:
+    data = split(100)
+    assert isinstance(data.x, Tensor)
+    assert evaluate(Saying(), data).accuracy.tolist() == [1.0] * 4
+    assert evaluate(Saying(), replace(data, x={"x": data.x})).accuracy.tolist() == [1.0] * 4
+
+
+def test_a_module_that_takes_the_dict_is_given_it() -> None:
+    class Own(nn.Module):
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return torch.cat([-batch["x"], batch["x"]], dim=1)
+
+    data = split(100)
+    assert isinstance(data.x, Tensor)
+    assert evaluate(Own(), replace(data, x={"x": data.x})).accuracy.tolist() == [1.0] * 4
+
+
+class Pair(nn.Module):
+    """Returns what it read before what it says."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.cat([x, -x], dim=1), torch.cat([-x, x], dim=1)
+
+
+def test_logits_are_not_guessed() -> None:
+    with pytest.raises(BadInput, match="Pair returns 2 things, and does not say which are the logits"):
+        evaluate(Pair(), split(4))
+    with pytest.raises(BadInput, match=r"one logit per label .expected \(4, 2\), got \(4, 1\).*must be given two"):
+        evaluate(nn.Linear(1, 1), split(4))  # a sigmoid's logit: the label 0 every time, by argmax
+
+
+def test_examples_that_do_not_fit_are_a_sentence() -> None:
+    with pytest.raises(BadInput, match=r"Linear cannot take this input: .*weights are float64: turn the model into"):
+        evaluate(sign().double(), split(4))
+    with pytest.raises(BadInput, match=r"Linear cannot take this input: .*mat1 and mat2"):
+        evaluate(nn.Linear(2, 2), split(4))
 
 
 def test_an_accelerator_is_given_more_at_once_where_inputs_are_small() -> None:

@@ -22,6 +22,7 @@ from spurless.core.errors import BadInput, SpurlessWarning, UnknownName, first_l
 from spurless.explain.cam import unit_range
 from spurless.explain.probing import check_reached, chosen_classes, gradient_by, probing, total_score
 from spurless.explain.tokens import ids_of, marks, token_attribution
+from spurless.models.asking import asking
 from spurless.models.classifier import Classifier, Input
 
 STEPS = 50
@@ -73,7 +74,7 @@ def attribute(
     with probing(model):
         for start in range(0, len(x), ROWS):
             rows = x[start : start + ROWS].detach().clone()
-            with torch.no_grad():
+            with torch.no_grad(), asking(model, rows):
                 logits = model(rows)
             classes = chosen_classes(model, logits, None if target is None else target[start : start + ROWS])
             parts.append(RULES[how](model, rows.requires_grad_(), classes, steps).detach())
@@ -138,7 +139,8 @@ def _deeplift(model: Classifier, x: Tensor, target: Tensor, _: int) -> Tensor:
 
 
 def _input_gradient(model: Classifier, x: Tensor, target: Tensor, _: int) -> Tensor:
-    return gradient_by(model, total_score(model, model(x), target), x)
+    # a copy: what writes into its input may not write into a leaf
+    return gradient_by(model, total_score(model, model(x.clone()), target), x)
 
 
 def _gradient_x_input(model: Classifier, x: Tensor, target: Tensor, steps: int) -> Tensor:

@@ -27,6 +27,7 @@ from torch.nn.functional import interpolate, relu
 from spurless.core.errors import BadInput
 from spurless.explain.probing import probing, total_score, watching
 from spurless.explain.target import Grid, Target, check_images, find_target
+from spurless.models.asking import asking
 from spurless.models.classifier import Classifier
 
 TINY = 1e-7  # pytorch-grad-cam's, where a sum or a range may be 0
@@ -123,7 +124,9 @@ def activations_and_gradients(model: Classifier, x: Tensor, target: Tensor | Non
         return copy if isinstance(output, Tensor) else type(output)((copy, *output[1:]))
 
     with probing(model), watching([at.module(model)], hold):
-        score = total_score(model, model(x.detach()), target)
+        with asking(model, x):
+            logits = model(x.detach())
+        score = total_score(model, logits, target)
         if not held or not score.requires_grad:
             raise _unread(model, at)
         (gradient,) = torch.autograd.grad(score, held[0], allow_unused=True)

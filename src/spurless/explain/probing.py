@@ -23,7 +23,7 @@ class NoGradient(BadInput):
         super().__init__(
             f"no gradient of {model.name} reaches its input, so nobody can say where it looks: a part of it runs under "
             "torch.no_grad(), or detaches what it computes",
-            do="Freeze that part by requires_grad_(False) instead.",
+            do="Freeze that part by requires_grad_(False) instead; a checkpointed one needs use_reentrant=False.",
         )
 
 
@@ -89,10 +89,22 @@ def gradient_by(model: Classifier, score: Tensor, by: Tensor) -> Tensor:
     Raises:
         NoGradient: the one was not computed from the other, as far as torch knows.
     """
-    found = torch.autograd.grad(score, by, allow_unused=True)[0] if score.requires_grad else None
+    found = slope(score, by)
     if found is None:
         raise NoGradient(model)
     return found
+
+
+def slope(score: Tensor, by: Tensor) -> Tensor | None:
+    """Return the gradient of a score by a tensor; None where there is no way from one to the other."""
+    if not score.requires_grad:
+        return None
+    try:
+        return torch.autograd.grad(score, by, allow_unused=True)[0]
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):  # such a checkpoint goes back to the parameters alone
+            raise
+        return None
 
 
 def reached(model: Classifier, x: Input) -> bool:
@@ -102,7 +114,7 @@ def reached(model: Classifier, x: Input) -> bool:
     with probing(model):
         x = x[:1].detach().clone().requires_grad_()
         logits = model(x.clone())  # what writes into its input may not write into a leaf
-        return logits.requires_grad and torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] is not None
+        return slope(logits.sum(), x) is not None
 
 
 def check_reached(model: Classifier, x: Input) -> None:

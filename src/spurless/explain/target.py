@@ -26,8 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput, did_you_mean, first_line
+from spurless.core.errors import BadInput, did_you_mean
 from spurless.explain.probing import NoGradient, probing, watching
+from spurless.models.asking import asking
 from spurless.models.classifier import Classifier, Input
 
 MOST_PREFIX_TOKENS = 8  # a class token, a distillation token, registers
@@ -213,11 +214,8 @@ def _watch(model: Classifier, x: Tensor) -> tuple[list[Seen], Counter[str], Tens
 
     leaf = torch.cat([x[:1], x[:1]]).clone()
     leaf.requires_grad_(leaf.is_floating_point())
-    with watching(names, look):
-        try:
-            features = model.features(leaf.clone())  # a copy: what writes into its input may not write into a leaf
-        except Exception as error:
-            raise BadInput(f"{model.name} cannot take this input: {first_line(error)}") from error
+    with watching(names, look), asking(model, leaf):
+        features = model.features(leaf.clone())  # a copy: what writes into its input may not write into a leaf
     return seen, runs, features
 
 

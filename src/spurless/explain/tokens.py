@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from spurless.core.errors import BadInput, UnknownName
 from spurless.data.checks import kind_of
 from spurless.explain.probing import chosen_classes, gradient_by, probing, total_score, watching
+from spurless.models.asking import asking
 from spurless.models.classifier import Classifier, Input
 from spurless.models.transformers_zoo import TOGETHER
 
@@ -112,7 +113,7 @@ def contributions(model: Classifier, x: dict[str, Tensor], target: Tensor | None
     with probing(model):
         for rows in _together(x):
             part = {key: value[rows] for key, value in x.items()}
-            with torch.no_grad():
+            with torch.no_grad(), asking(model, part):
                 classes = chosen_classes(model, model(part), None if target is None else target.to(ids.device)[rows])
             for point in points:
                 words = _along_the_way(model, part, classes, point) / len(points)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spurless.core.errors import BadInput, MissingExtra, first_line
 from spurless.core.files import replace_file
+from spurless.models.asking import asking
 from spurless.models.classifier import Classifier, Input, evaluating
 
 NEEDED = ("onnx", "onnxscript")
@@ -53,7 +54,8 @@ def write_onnx(path: Path | str, model: Classifier, example: Input) -> Path:
     try:
         with evaluating(model.to("cpu")), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's own, about itself
-            truth = model(example).double()
+            with asking(model, example):
+                truth = model(example).double()
             replace_file(path, lambda scratch: _export(scratch, model, example, given, truth))
     finally:
         model.to(device)
@@ -80,7 +82,7 @@ def _export(scratch: Path, model: Classifier, example: Input, given: dict[str, T
             f"the model {model.name!r} cannot be written as ONNX: {first_line(error)}",
             do="Leave --onnx out; the safetensors file has the weights.",
         ) from error
-    said = torch.as_tensor(_run(scratch, given)).double()
+    said = torch.as_tensor(_run(scratch, given).astype("float32")).double()  # torch does not know numpy's bfloat16
     if said.shape != truth.shape or float((said - truth).abs().max()) > CLOSE * max(1.0, float(truth.abs().max())):
         raise BadInput(f"the model {model.name!r} as ONNX says something else than the model", do="Leave --onnx out.")
 

@@ -41,6 +41,7 @@ from spurless.methods.head_tuning import (
     head_to_tune,
     judged,
     linear_head,
+    put_head,
     rows_of,
     steady,
     trained_again,
@@ -114,8 +115,7 @@ class AFR:
         before = logits(head, rows, run.device)
         weights = weights_of(before, rows.y, config.gamma, class_balanced=config.class_balanced)
         reweigh_head(head, rows, weights, config, run)
-        model.head = head
-        return model
+        return put_head(model, head)
 
     def _held_out(self, data: Splits, run: Run) -> tuple[Classifier, Grouped, Run]:
         """Train on a part of train, and return that model with the features of the rest."""

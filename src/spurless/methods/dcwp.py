@@ -74,6 +74,7 @@ from spurless.methods.subnetwork import (
     per_look,
     prunable,
     reset,
+    resettable,
 )
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
@@ -179,9 +180,11 @@ class DCWP:
         self.config = config
 
     def check(self, model: Classifier, data: Splits) -> None:
-        """Refuse weights that cannot be pruned, where some are to be."""
+        """Refuse weights that cannot be pruned, where some are to be, and a way back that is not known."""
         if self.config.mask:
             prunable(model, data)
+        if self.config.reset and self.config.mined is not None:  # without a list, mining says what is missing
+            resettable(model)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Mine, prune, retrain; the first stage made the model that is given."""

@@ -31,7 +31,7 @@ from spurless.core.seeds import Seeds
 from spurless.data.grouped import Splits
 from spurless.data.loader import subsampled
 from spurless.methods.base import Info
-from spurless.methods.head_tuning import check_classes, halves, linear_head
+from spurless.methods.head_tuning import check_classes, halves, linear_head, put_head
 from spurless.metrics.groupwise import group_table
 from spurless.models.classifier import Classifier
 from spurless.train.embed import features_of
@@ -91,8 +91,7 @@ class DFR:
             weight, bias = self._average(features, data, strength, seeds, run)
         head: nn.Linear = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0])  # type: ignore[no-untyped-call]
         head.load_state_dict({"weight": weight, "bias": bias})
-        model.head = head.to(run.device)
-        return model
+        return put_head(model, head.to(run.device))
 
     def _choose(self, features: Tensor, data: Splits, seeds: Seeds, run: Run) -> float:
         """Return the penalty under which one half of validation serves the worst group of the other half best."""

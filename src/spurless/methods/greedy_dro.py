@@ -129,7 +129,7 @@ class WorstGroups:
 
     def mean(self, losses: Tensor, g: Tensor) -> Tensor:
         """Take the losses of a batch down, in place, and return their mean, weighed by group."""
-        n, known = len(self.losses), losses.detach()
+        n, known = len(self.losses), losses.detach().float()
         now = self.run.sum(group_means(known, g, n, self.run)) / self.run.world
         count = self.run.sum(torch.zeros(n, device=g.device).index_add(0, g, torch.ones_like(known)))
         self.losses.copy_(torch.where(count > 0, self.losses.lerp(now, self.config.ema), self.losses))

@@ -92,6 +92,7 @@ def group_means(losses: Tensor, g: Tensor, n: int, run: Run | None = None) -> Te
     With several processes the counts are those of the whole batch, and each process's share is scaled so that
     the mean over processes, which is what their gradients are given, is the mean over the batch.
     """
+    losses = losses.float()  # what is remembered of them is, whatever a model computes in
     total = torch.zeros(n, device=losses.device).index_add(0, g, losses)
     count = torch.zeros(n, device=losses.device).index_add(0, g, torch.ones_like(losses))
     if run is None or run.world == 1:

@@ -98,8 +98,7 @@ class ClassBalancedHead:
         check_classes(rows, "class-balanced-head")
         order = balanced(rows.y, run.seeds.child("tune"), config.batches * config.batch_size)
         tune_head(head, rows, order, run, "tune", settings_of(config, run.train))
-        model.head = head
-        return model
+        return put_head(model, head)
 
 
 def linear_head(model: Classifier, who: str) -> nn.Linear:
@@ -118,15 +117,23 @@ def linear_head(model: Classifier, who: str) -> nn.Linear:
 
 
 def head_to_tune(model: Classifier, who: str) -> nn.Linear:
-    """Return a copy of the linear head; one that came frozen is free to learn, as a head that is fitted anew is.
+    """Return a copy of the linear head in float32, as features are; one that came frozen is free to learn.
+
+    :func:`put_head` takes it back.
 
     Raises:
         BadInput: it is not linear.
     """
-    head = deepcopy(linear_head(model, who))
+    head = deepcopy(linear_head(model, who)).float()
     if not any(parameter.requires_grad for parameter in head.parameters()):
         head.requires_grad_(True)
     return head
+
+
+def put_head(model: Classifier, head: nn.Linear) -> Classifier:
+    """Put a head in the place of the old one, in the precision of that one, and return the model."""
+    model.head = head.to(next(model.head.parameters()).dtype)
+    return model
 
 
 def tune_head(head: nn.Module, rows: Grouped, order: Order, run: Run, name: str, settings: TrainConfig) -> None:

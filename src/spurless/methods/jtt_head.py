@@ -27,7 +27,15 @@ from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Splits
 from spurless.data.loader import weighted
 from spurless.methods.base import Info
-from spurless.methods.head_tuning import check_classes, check_counts, head_to_tune, rows_of, settings_of, tune_head
+from spurless.methods.head_tuning import (
+    check_classes,
+    check_counts,
+    head_to_tune,
+    put_head,
+    rows_of,
+    settings_of,
+    tune_head,
+)
 from spurless.models.classifier import Classifier
 from spurless.train.config import Optimiser
 from spurless.train.evaluate import predict
@@ -101,5 +109,4 @@ class JTTHead:
         weights = torch.where(wrong, 1.0 + config.upweight, 1.0)
         order = weighted(weights, run.seeds.child("tune"), config.batches * config.batch_size)
         tune_head(head, rows, order, run, "tune", settings_of(config, run.train))
-        model.head = head
-        return model
+        return put_head(model, head)

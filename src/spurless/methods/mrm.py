@@ -39,6 +39,7 @@ from spurless.methods.subnetwork import (
     per_look,
     prunable,
     reset,
+    resettable,
 )
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
@@ -93,7 +94,11 @@ class MRM:
     def __init__(self, config: MRMConfig = MRM_COLORED_MNIST) -> None:
         self.config = config
 
-    check = staticmethod(prunable)
+    def check(self, model: Classifier, data: Splits) -> None:
+        """Refuse weights that cannot be pruned, and a way back that is not known."""
+        prunable(model, data)
+        if self.config.reset:
+            resettable(model)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Prune, go back, train."""

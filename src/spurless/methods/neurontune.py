@@ -139,7 +139,7 @@ class NeuronTune:
         kept = _Turns(self.config, head, sets, run).walk()
         run.explanation = kept
         run.history.append({"stage": "neurons", "found": kept.summary()})
-        model.head = head.folded()
+        model.head = head.folded().to(next(model.head.parameters()).dtype)
         return model
 
     def _sets(self, model: Classifier, data: Splits, run: Run) -> _Sets:

@@ -104,12 +104,14 @@ class ReBias:
             raise BadInput(f"ReBias needs a batch size of at least {LEAST} per device", got=run.train.batch_size)
         with run.seeds.borrowed("biased"):
             biased = narrow(train.example(1), len(train.groups.labels), config.channels)
+        kind = next(model.head.parameters()).dtype
 
         def objective(model: nn.Module, batch: Batch) -> Tensor:
             pair = cast(Pair, model)
             features = pair.features(batch.x)
             own, other = features[:, : -config.channels[-1]], features[:, -config.channels[-1] :]
-            loss = cross_entropy(pair.debiased.head(own), batch.y) + cross_entropy(pair.biased.head(other), batch.y)
+            said, other = pair.debiased.head(own.to(kind)), other.float()  # side by side they are of one kind
+            loss = cross_entropy(said, batch.y) + cross_entropy(pair.biased.head(other), batch.y)
             if len(batch) < LEAST:  # the last, short batch, which is never captured
                 return loss
             loss = loss + config.independence * hsic(own, other.detach(), config.sigma)

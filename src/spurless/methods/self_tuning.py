@@ -48,6 +48,7 @@ from spurless.methods.head_tuning import (
     halves,
     head_to_tune,
     judged_on,
+    put_head,
     settings_of,
     trained_again,
     tune_head,
@@ -135,8 +136,7 @@ class Self:
         order = balanced(rows.y, run.seeds.child("tune"), config.batches * config.batch_size)
         settings = replace(settings_of(config, run.train), momentum=config.momentum)
         tune_head(head, rows, order, judged_on(run, val), "tune", settings)
-        model.head = head
-        return model
+        return put_head(model, head)
 
     def _disagreement(self, head: nn.Linear, data: Splits, rows: Grouped, half: Tensor, run: Run) -> Tensor:
         """Return how much the regularised model disagrees with the trained one on every example of the half."""

@@ -47,6 +47,16 @@ def prunable(model: Classifier, _data: Splits) -> None:
     check_trainable(model)
 
 
+def resettable(model: Classifier) -> None:
+    """Refuse, before a mask is learned for it, to go back to weights that nobody knows.
+
+    Raises:
+        BadInput: the user brought a trained model.
+    """
+    if model.trained:
+        raise _no_way_back()
+
+
 @dataclass(frozen=True)
 class Look:
     """The mask after some steps: what it would prune, and how right the subnetwork would be on train."""
@@ -217,13 +227,17 @@ def reset(model: Classifier, run: Run) -> Classifier:
         BadInput: the user brought a trained model.
     """
     if run.fresh is None:
-        raise BadInput(
-            "the initial weights are not known, for the given model was trained elsewhere",
-            do="Give an untrained model, or use reset=False.",
-        )
+        raise _no_way_back()
     untrained = wrap(run.fresh()).to(run.device)
     prune(untrained, weight_masks(model))
     return untrained
+
+
+def _no_way_back() -> BadInput:
+    return BadInput(
+        "the initial weights are not known, for the given model was trained elsewhere",
+        do="Give an untrained model, or use reset=False.",
+    )
 
 
 def as_pruned(model: Classifier) -> Classifier:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, first_line
-
-Input: TypeAlias = "Tensor | dict[str, Tensor]"
+from spurless.models.asking import Input as Input  # for all that have to do with a classifier
+from spurless.models.asking import asking, own_copy, same, takes_one
+from spurless.models.copying import computed
 
 
 class Classifier(nn.Module):
@@ -44,6 +45,12 @@ class Classifier(nn.Module):
         self.head_path = head_path
         """Where the head sat in the user's module; None for a model that was built in two parts."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Classifier:
+        memo.update(computed(self))  # a user's module may keep what it computed last, and torch copies no graph
+        copy = memo[id(self)] = type(self).__new__(type(self))
+        copy.__dict__.update(deepcopy(self.__dict__, memo))
+        return copy
+
     def features(self, x: Input) -> Tensor:
         """Return what the head reads, shape ``(N, d)``; a dict is passed to the backbone as keyword arguments."""
         return plain(self.backbone(**x) if isinstance(x, dict) else self.backbone(x))
@@ -69,10 +76,14 @@ class Classifier(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def unwrap(self) -> nn.Module:
-        """Return a copy as a plain module: the user's own with the current head at its place, or a Sequential."""
+        """Return a copy as a plain module: the user's own with the current head at its place, or a Sequential.
+
+        It is called as the user's own, and as the backbone otherwise: of texts, with keywords.
+        """
         copy = deepcopy(self)  # in one piece, so that tied weights stay tied
         if self.head_path is None:
-            return nn.Sequential(copy.backbone, copy.head)
+            kind = nn.Sequential if takes_one(copy.backbone) else Joined
+            return kind(copy.backbone, copy.head)
         if self.head_path == "":
             return copy.head
         place_head(copy.backbone, copy.head)
@@ -89,7 +100,13 @@ class Classifier(nn.Module):
         with evaluating(self), torch.no_grad():
             if head_places(self.backbone):
                 self._verify_place(x)
-            features = self._tried(x)
+            given = own_copy(x)
+            features = self._tried(given)
+            if not same(given, x):
+                raise BadInput(
+                    f"{self.name} writes into its input, and whoever reads it after that reads something else",
+                    do="Let it compute a tensor of its own: x = x - mean in the place of x -= mean.",
+                )
             if features.dim() != 2 or len(features) != n:
                 raise BadInput(
                     f"the features of {self.name} have the wrong shape",
@@ -98,6 +115,7 @@ class Classifier(nn.Module):
                     do="Flatten or pool them in the backbone." if self.head_path is None else self._other_heads(),
                 )
             logits = self.head(features)
+            self._verify_linear(features, logits)
         expected = (n, self.n_classes) if isinstance(self.head, nn.Linear) else (n, "classes")
         if logits.dim() != 2 or len(logits) != n or expected[1] not in ("classes", logits.shape[1]):
             raise BadInput(
@@ -108,6 +126,18 @@ class Classifier(nn.Module):
         if not isinstance(self.head, nn.Linear):
             raise BadInput(f"the head of {self.name} is not linear", expected="nn.Linear", got=type(self.head).__name__)
         return self.head
+
+    def _verify_linear(self, features: Tensor, logits: Tensor) -> None:
+        """Refuse a kind of linear layer that computes more: methods fit heads and silence features by the product."""
+        head = self.head
+        if not isinstance(head, nn.Linear) or features.shape[1] != head.in_features:
+            return
+        if not _close(logits, nn.functional.linear(features, head.weight, head.bias), _tolerance(features)):
+            raise BadInput(
+                f"the head of {self.name} computes something else than a linear layer",
+                got=type(head).__name__,
+                do="Let the backbone do what comes before the product, and use an nn.Linear.",
+            )
 
     def _verify_place(self, x: Input) -> None:
         """Put a random linear layer at the head's place: the module must compute nothing after it.
@@ -120,21 +150,20 @@ class Classifier(nn.Module):
         probe = _random_linear(place.in_features, place.out_features, anchor)
         place_head(self.backbone, probe)
         try:
-            whole = self._tried(x)
+            whole = self._tried(own_copy(x))
             for parameter in probe.parameters():
                 parameter.neg_()
-            opposite = self._tried(x)
+            opposite = self._tried(own_copy(x))
         finally:
             _swap(self.backbone, probe, place)
         try:
-            parts = probe(self.features(x))
+            parts = probe(self.features(own_copy(x)))
         except Exception as error:
             raise BadInput(
                 f"{self.name} cannot run without its layer {self.head_path!r}: {first_line(error)}",
                 do=self._other_heads(),
             ) from error
-        # Linear maps commute with the choice of a token, so the two may differ by rounding.
-        tolerance = 1e-3 if anchor.dtype in (torch.float32, torch.float64) else 5e-2
+        tolerance = _tolerance(anchor)
         if whole.shape != parts.shape or not _close(opposite, parts, tolerance) or not _close(whole, -parts, tolerance):
             raise BadInput(
                 f"{self.name} does not end with its layer {self.head_path!r}: what it returns is not what that layer "
@@ -144,13 +173,8 @@ class Classifier(nn.Module):
 
     def _tried(self, x: Input) -> Tensor:
         """Return the features; an input that will not do is a sentence."""
-        try:
+        with asking(self, x):
             return self.features(x)
-        except BadInput:
-            raise
-        except Exception as error:  # a user's backbone may raise anything
-            what = f"{self.name} cannot take this input: {first_line(error)}"
-            raise BadInput(what, do=mismatch(x, next(self.parameters(), None))) from error
 
     def _other_heads(self) -> str:
         names = [name for name in linear_layers(self.backbone) if name != self.head_path]
@@ -158,6 +182,16 @@ class Classifier(nn.Module):
             "Let the module return plain logits, or name the layer that computes them: "
             f'wrap(module, head="name"), or -O head=NAME; its other linear layers: {", ".join(names[-8:]) or "none"}.'
         )
+
+
+class Joined(nn.Sequential):
+    """A backbone of several inputs, and a head."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the logits."""
+        backbone, head = self
+        logits: Tensor = head(plain(backbone(*args, **kwargs)))
+        return logits
 
 
 class HeadPlace(nn.Identity):
@@ -249,24 +283,9 @@ def beside(x: Input, weight: Tensor | None) -> Input:
     return {k: v.to(weight.device) for k, v in x.items()} if isinstance(x, dict) else x.to(weight.device)
 
 
-def mismatch(x: Input, weight: Tensor | None) -> str:
-    """Say what to do where inputs and weights are numbers of different kinds, which is what torch says least plainly.
-
-    Example:
-        >>> mismatch(torch.zeros(2), torch.zeros(2, dtype=torch.float16))
-        'The input is float32 and the weights are float16: turn the model into float32 first, module.float().'
-        >>> mismatch(torch.zeros(2), torch.zeros(2))
-        ''
-    """
-    if weight is None or isinstance(x, dict) or x.dtype == weight.dtype:
-        return ""
-    given, own = (str(kind).removeprefix("torch.") for kind in (x.dtype, weight.dtype))
-    remedy = (
-        "turn the model into float32 first, module.float()."
-        if x.is_floating_point()
-        else "store numbers as float32, and images as uint8."
-    )
-    return f"The input is {given} and the weights are {own}: {remedy}"
+def _tolerance(numbers: Tensor) -> float:
+    """Return by how much two ways to one number may differ: linear maps commute with the choice of a token."""
+    return 1e-3 if numbers.dtype in (torch.float32, torch.float64) else 5e-2
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:

@@ -21,6 +21,7 @@ from torch import Tensor
 from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.core.files import alone, replace_file
 from spurless.core.provenance import digest
+from spurless.models.asking import asking
 from spurless.models.classifier import Classifier, Input, evaluating
 
 SCHEMA = 1
@@ -77,7 +78,8 @@ def rows(
     place = _device(model) if device is None else torch.device(device)
     for batch in batches:
         n = len(next(iter(batch.x.values())) if isinstance(batch.x, dict) else batch.x)
-        with torch.no_grad():  # not around the loop: it would hold for whoever reads the rows
+        # not around the loop: it would hold for whoever reads the rows
+        with torch.no_grad(), asking(model, batch.x):
             features = model.features(_moved(batch.x, place)).float()
         if features.dim() != 2 or len(features) != n:
             raise BadInput(

@@ -9,6 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from spurless.core.errors import BadInput
 from spurless.core.files import replace_file
 from spurless.models.classifier import Classifier, head_places
-from spurless.models.masks import is_pruned, make_permanent
+from spurless.models.masks import is_pruned, make_permanent, make_plain
 
 BATCHES = ".num_batches_tracked"
 
@@ -64,7 +65,8 @@ def load_weights(path: Path | str, model: Classifier) -> None:
 
     The file may hold the names of the classifier, or those of the module that was wrapped, all of them after a word
     that something around it has put there (``module.``, ``_orig_mod.``). How many batches a norm has seen may be
-    missing, as it is in files of old. A head without a bias is given one where the file has it, as after DFR.
+    missing, as it is in files of old. A head that a method fitted anew is a plain layer with a bias of its own, and so
+    is the model's then.
 
     Raises:
         BadInput: the file is missing, is a pickle, or does not fit the model.
@@ -78,17 +80,19 @@ def load_weights(path: Path | str, model: Classifier) -> None:
     namings = (tensors, _bare(tensors), _bare(_bare(tensors)))
     given = min((_fitting(names, model, state) for names in namings), key=lambda names: _odd(names, state))
     _complete_ties(given, state)
+    head = _head_as_in(given, model, state)
+    if head is not model.head:
+        others = {name: value for name, value in state.items() if not name.startswith("head.")}
+        state = others | {f"head.{name}": value for name, value in head.state_dict(keep_vars=True).items()}
     given |= {name: state[name].detach() for name in state.keys() - given.keys() if name.endswith(BATCHES)}
-    bias = _bias_to_add(given, state, model)
-    problems = _problems(given, {**state, **bias})
+    problems = _problems(given, state)
     if problems:
         raise BadInput(
             f"the weights do not fit {model.name}: {'; '.join(problems)}",
             where=path,
             do=f"The file was saved from {info['name']!r}; build or wrap the same model." if "name" in info else "",
         )
-    if bias:
-        model.head.bias = bias["head.bias"]
+    model.head = head
     restore(model, given)
     model.trained = bool(info.get("trained", True))
 
@@ -155,12 +159,25 @@ def _complete_ties(given: dict[str, Tensor], state: dict[str, Any]) -> None:
             given[name] = by_tensor[id(parameter)]
 
 
-def _bias_to_add(given: dict[str, Tensor], state: dict[str, Any], model: Classifier) -> dict[str, nn.Parameter]:
-    """Return a bias for a head that has none, if the file has one: a method that refits the head leaves it there."""
+def _head_as_in(given: dict[str, Tensor], model: Classifier, state: dict[str, Any]) -> nn.Module:
+    """Return the model's head, or one for a head that a method fitted anew: plain, with a bias, tied to nothing."""
     head = model.head
-    if "head.bias" in state or "head.bias" not in given or not isinstance(head, nn.Linear):
-        return {}
-    return {"head.bias": nn.Parameter(head.weight.new_zeros(head.out_features))}
+    if not isinstance(head, nn.Linear) or "head.weight" not in given:
+        return head
+    biased = "head.bias" in given and head.bias is None
+    if not biased and "head.weight" in state and not _torn(given, state, "head.weight"):
+        return head
+    head = deepcopy(head)  # by itself, and so tied to nothing
+    make_plain(head)
+    if biased:
+        head.bias = nn.Parameter(head.weight.detach().new_zeros(head.out_features), head.weight.requires_grad)
+    return head
+
+
+def _torn(given: dict[str, Tensor], state: dict[str, Any], name: str) -> str | None:
+    """Return another name of the same tensor, for which the file has other numbers."""
+    twins = [other for other in given if other != name and state.get(other) is state[name]]
+    return next((other for other in twins if not torch.equal(given[other], given[name])), None)
 
 
 def _problems(given: dict[str, Tensor], state: dict[str, Any]) -> list[str]:
@@ -171,6 +188,10 @@ def _problems(given: dict[str, Tensor], state: dict[str, Any]) -> list[str]:
     ]
     found = [f"missing {_some(state.keys() - given.keys())}"] if state.keys() - given.keys() else []
     found += [f"unexpected {_some(given.keys() - state.keys())}"] if given.keys() - state.keys() else []
+    torn = ((name, _torn(given, state, name)) for name in sorted(given.keys() & state.keys()))
+    found += [
+        f"{name} and {other} differ and should be one" for name, other in torn if other is not None and name < other
+    ]
     return found + shapes[:5] + ([f"and {len(shapes) - 5} more of the wrong shape"] if len(shapes) > 5 else [])
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from spurless.core.errors import BadInput, did_you_mean, first_line
+from spurless.models.asking import asking
 from spurless.models.classifier import (
     Classifier,
     Input,
     beside,
     evaluating,
     linear_layers,
-    mismatch,
     take_head,
 )
+from spurless.models.copying import copied
 
 
 def wrap(
@@ -40,17 +42,20 @@ def wrap(
         ('3', torch.Size([5, 8]))
 
     Raises:
-        BadInput: there is no such layer, it is not linear, the module computes something after it, or cannot be copied.
+        BadInput: there is no such layer, it is not linear, a layer has no weights yet, the module computes something
+            after its head, or cannot be copied.
     """
-    _check_hooks(module)
+    _check_kinds(module)
+    _check_made(module, ran=example is not None)
     if isinstance(module, Classifier):
         if example is not None:
             module.verify(example)
         return module
     module = getattr(module, "_orig_mod", module)  # torch.compile keeps the module there; a compiled one has no hooks
     try:
-        copy = deepcopy(module)
+        copy = copied(module)
     except Exception as error:
+        _check_made(module)  # some lazy layers cannot be copied
         raise BadInput(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
     path = _find_head(copy, example) if head is None else head
     layer = _layer(copy, path)
@@ -67,15 +72,45 @@ def wrap(
     return model
 
 
-def _check_hooks(module: nn.Module) -> None:
-    """Refuse the old spectral norm: it can be copied at first and not after a step, when much has been trained."""
-    for part in module.modules():
-        if any(isinstance(hook, SpectralNorm) for hook in part._forward_pre_hooks.values()):
-            raise BadInput(
-                f"{getattr(module, 'name', type(module).__name__)} cannot be copied once it was run: the old "
-                "torch.nn.utils.spectral_norm keeps the weight that it computed",
-                do="Use torch.nn.utils.parametrizations.spectral_norm.",
-            )
+def _check_kinds(module: nn.Module) -> None:
+    """Refuse parts whose copies do not learn: scripted ones, and the old norms, which keep what they compute."""
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise BadInput(
+            f"{getattr(module, 'name', type(module).__name__)} is scripted or traced, and a copy of it cannot learn",
+            do="Wrap the module that it was made from.",
+        )
+    hooks = [hook for part in module.modules() for hook in part._forward_pre_hooks.values()]
+    if any(isinstance(hook, BasePruningMethod) for hook in hooks):
+        raise BadInput(
+            f"{getattr(module, 'name', type(module).__name__)} is pruned by torch.nn.utils.prune, which computes its "
+            "weights anew in every run, so that nothing can be written into them",
+            do="Make the zeros plain first: torch.nn.utils.prune.remove(layer, 'weight').",
+        )
+    old = next((hook for hook in hooks if isinstance(hook, SpectralNorm | WeightNorm)), None)
+    if old is not None:
+        name = "spectral_norm" if isinstance(old, SpectralNorm) else "weight_norm"
+        raise BadInput(
+            f"{getattr(module, 'name', type(module).__name__)} cannot be copied once it was run: the old "
+            f"torch.nn.utils.{name} keeps the weight that it computed",
+            do=f"Use torch.nn.utils.parametrizations.{name}.",
+        )
+
+
+def _check_made(module: nn.Module, *, ran: bool = False) -> None:
+    """Refuse weights that are not there, and lazy layers that nobody runs: no seed of ours would draw theirs later."""
+    parts = (part for part in module.modules() if isinstance(part, LazyModuleMixin))
+    lazy = next((part for part in parts if part.has_uninitialized_params()), None)
+    if any(part.is_meta for part in module.parameters()):
+        raise BadInput(
+            f"{getattr(module, 'name', type(module).__name__)} is on the device 'meta', which keeps no weights",
+            do="Call module.to_empty(device='cpu') and load its weights first.",
+        )
+    if lazy is not None and not ran:
+        raise BadInput(
+            f"a layer of {getattr(module, 'name', type(module).__name__)} has no weights yet",
+            got=type(lazy).__name__,
+            do="Run the module once before wrapping it, or pass an example.",
+        )
 
 
 def _find_head(module: nn.Module, example: Input | None) -> str:
@@ -102,14 +137,10 @@ def _in_order_of_use(module: nn.Module, layers: dict[str, nn.Linear], example: I
         layer.register_forward_hook(lambda m, _inputs, _output, name=name: used.update({name: m}))
         for name, layer in layers.items()
     ]
-    weight = next(module.parameters(), None)
-    x = beside(example, weight)
+    x = beside(example, next(module.parameters(), None))
     try:
-        with evaluating(module), torch.no_grad():
+        with asking(module, x), evaluating(module), torch.no_grad():
             module(**x) if isinstance(x, dict) else module(x)
-    except Exception as error:
-        what = f"{type(module).__name__} cannot take this input: {first_line(error)}"
-        raise BadInput(what, do=mismatch(x, weight)) from error
     finally:
         for hook in hooks:
             hook.remove()

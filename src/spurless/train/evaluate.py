@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, signature
+
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +11,8 @@ from spurless.core.errors import BadInput
 from spurless.data.grouped import Grouped
 from spurless.data.loader import CPU, Loader, in_order
 from spurless.metrics.groupwise import GroupTable, group_table
-from spurless.models.classifier import evaluating
+from spurless.models.asking import asking
+from spurless.models.classifier import Input, evaluating, plain
 
 EVALUATION_BATCH = 512
 SMALL = 4 * 64 * 64
@@ -29,17 +32,25 @@ class NoNumbers(BadInput):
 
 @torch.no_grad()
 def logits(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
-    """Return the logits of every example, in order, on the CPU; every part of the model is left in the mode it was in.
+    """Return the logits of every example, in order, on the CPU; every part of the model is left in its mode.
 
     Raises:
-        BadInput: there is no example.
+        BadInput: there is no example, or the model cannot take them, or returns no logits.
     """
     if not len(split):
         raise BadInput("there is no example to predict", do="Pass a split with at least one example.")
     loader = Loader(split, in_order(len(split)), _batch_size(split, device), device, workers=workers)
     with evaluating(model):
-        parts = [model(batch.x) for batch in loader.batches()]
-    return torch.cat(parts).float().cpu()
+        parts = [_answer(model, batch.x) for batch in loader.batches()]
+    found = torch.cat(parts).float().cpu()
+    if found.dim() != 2 or found.shape[1] < 2:
+        raise BadInput(
+            "the model does not return one logit per label",
+            expected=f"({len(split)}, {len(split.groups.labels)})",
+            got=tuple(found.shape),
+            do="A model of one logit must be given two: one for each label.",
+        )
+    return found
 
 
 def predict(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
@@ -68,6 +79,24 @@ def check_numbers(outputs: Tensor) -> None:
     if bool(broken.any()):
         row = int(broken.nonzero()[0])
         raise NoNumbers(row, outputs[row])
+
+
+def _answer(model: nn.Module, x: Input) -> Tensor:
+    """Return the logits of a batch; a plain module may take a dict as keywords, and must name its logits."""
+    with asking(model, x):
+        said = model(**x) if isinstance(x, dict) and _names(model, x) else model(x)
+    if isinstance(said, tuple | list) and not hasattr(said, "logits"):
+        raise BadInput(
+            f"{type(model).__name__} returns {len(said)} things, and does not say which are the logits",
+            do="Pass sp.wrap(module, example=...), which checks it.",
+        )
+    return plain(said)
+
+
+def _names(model: nn.Module, x: dict[str, Tensor]) -> bool:
+    """Return whether a module takes these tensors by their names; ours take the dict."""
+    taken = signature(model.forward).parameters
+    return set(x) <= set(taken) or any(each.kind is Parameter.VAR_KEYWORD for each in taken.values())
 
 
 def _batch_size(split: Grouped, device: torch.device) -> int:

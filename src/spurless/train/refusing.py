@@ -6,10 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.errors import BadInput, first_line
-from spurless.models.classifier import Input
-
-DEVICE = ("CUDA", "cuDNN", "memory")
-"""Words of errors that are the device's and not the model's; most of them have a class of their own."""
+from spurless.models.asking import DEVICE, Input
 
 
 def check_trainable(model: nn.Module) -> None:
