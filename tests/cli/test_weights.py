@@ -66,6 +66,33 @@ def test_data_are_cut_as_they_were_for_training(here: Path, cli: Callable[..., A
     assert again["metrics"]["average"] == fitted["metrics"]["average"]
 
 
+def test_columns_and_classes_in_another_order_are_not_taken_for_each_other(here: Path, cli: Callable[..., Any]) -> None:
+    x = torch.randn(90, 2, generator=torch.Generator().manual_seed(0)).tolist()
+    rows = [f"{a:.6f},{b:.6f},{'yes' if a > 0 else 'no'}\n" for a, b in x]
+    table, other, renamed = (here / f"{name}.csv" for name in ("one", "two", "three"))
+    table.write_text("a,b,y\n" + "".join(rows))
+    other.write_text(
+        "b,a,y\n" + "".join(f"{row.split(',')[1]},{row.split(',')[0]},{row.split(',')[2]}" for row in rows)
+    )
+    renamed.write_text(table.read_text().replace("yes", "positive").replace("no", "negative"))
+    said = ["--label", "y", "--json"]
+    run = ["fit", "erm", "--data", str(table), *said, "--model", "mlp", "--epochs", "3", "--out", str(here / "runs")]
+    fitted = json.loads(cli(*run).out)
+    weights = next(str(path) for path in (here / "runs").glob("erm*.safetensors"))
+    swapped = cli("eval", weights, "--data", str(other), *said)
+    assert swapped.status != 0
+    assert "the model learned columns in another order" in swapped.err
+    mended = json.loads(cli("eval", weights, "--data", str(other), "--features", "a,b", *said).out)
+    assert mended["metrics"]["average"] == fitted["metrics"]["average"]
+    called = cli("eval", weights, "--data", str(renamed), *said)
+    assert "trained on the classes no, yes; the data have negative, positive" in " ".join(called.err.split())
+    assert json.loads(called.out)["metrics"]["average"] == fitted["metrics"]["average"]
+    splits = open_data(str(table), {}, Columns(label="y"), 0, quiet=True)
+    sp.save_weights("own.safetensors", sp.build("mlp", splits), data={"labels": ["yes", "no"], "options": {}})
+    with pytest.raises(BadInput, match=r"learned classes in another order.*expected yes, no, got no, yes"):
+        open_model(Path("own.safetensors"), None, {}, splits, seed=0)
+
+
 def test_a_model_that_was_said_wins_over_the_one_in_the_file(tmp_path: Path) -> None:
     path = saved(tmp_path / "mine.safetensors", sp.build("mlp", DATA, width=5))
     with pytest.raises(BadInput, match=r"do not fit"):

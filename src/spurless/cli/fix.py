@@ -178,7 +178,7 @@ def fix(
     written = [f"page in {write_fix(out, done).resolve()}"]
     written.append(f"the same for machines in {write_fix_json(out.with_suffix('.json'), done)}")
     if done.fixed:
-        save_weights(save, done.model, seed=seed)
+        save_weights(save, done.model, seed=seed, data=done.after.data)
         written.append(f"weights in {save}")
         if onnx is not None:
             written.append(f"ONNX in {write_onnx(onnx, done.model, splits.train.example())}")

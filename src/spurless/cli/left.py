@@ -17,10 +17,10 @@ def save(place: Path, fitted: Fitted, *, given: bool) -> None:
     from spurless.models.weights import save_weights
 
     if fitted.start is not None and not given:
-        save_weights(_begun(place), fitted.start, seed=fitted.record.seed)
+        save_weights(_begun(place), fitted.start, seed=fitted.record.seed, data=fitted.record.data)
     if isinstance(found := getattr(fitted.explanation, "mined", None), Mined):
         found.save(_mined(place))
-    save_weights(place, fitted.model, seed=fitted.record.seed)
+    save_weights(place, fitted.model, seed=fitted.record.seed, data=fitted.record.data)
 
 
 def _begun(place: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,8 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     name, twins = chosen.removesuffix(TWO), chosen.endswith(TWO)
     built = build_model(name, splits, seed, {**said, **options})
     _check_classes(weights, info, splits)  # only now: data of another kind are told first
+    _check_names(weights, "classes", info.get("labels"), splits.groups.labels)
+    _check_names(weights, "columns", info.get("features"), splits.options.get("features"))
     if twins:
         from spurless.core.seeds import Seeds
         from spurless.methods.disent import disentangled
@@ -141,6 +143,26 @@ def _check_classes(weights: Path, info: Mapping[str, Any], splits: Splits) -> No
             got=", ".join(labels[:8]) + (", ..." if len(labels) > 8 else ""),
             do="Pass the data, and the column of the class, that the model was trained for.",
         )
+
+
+def _check_names(weights: Path, what: str, known: object, given: Sequence[str] | None) -> None:
+    """Refuse names at other places than the model learned them; warn of other names, which may mean the same."""
+    if not isinstance(known, list) or not given or known == list(given):
+        return
+    was, now = (", ".join(names[:8]) + (", ..." if len(names) > 8 else "") for names in (known, given))
+    if any(name in known and known.index(name) != place for place, name in enumerate(given)):
+        raise BadInput(
+            f"the model learned {what} in another order, and would take one for another",
+            where=weights,
+            expected=was,
+            got=now,
+            do="Pass --features in that order." if what == "columns" else "Call them as they were called in training.",
+        )
+    warnings.warn(
+        f"{weights} was trained on the {what} {was}; the data have {now}, which are taken for the same, in this order.",
+        SpurlessWarning,
+        stacklevel=2,
+    )
 
 
 def _refuse_own(weights: Path, name: str) -> None:

@@ -132,7 +132,7 @@ def from_csv(  # noqa: PLR0913 - a loader's options are its arguments
             "label": label,
             "root": None if root is None else str(root),
             "file": file,
-            "features": None if features is None else list(features),
+            "features": inputs.names if isinstance(inputs, _Numbers) else None,
             "text": None if text is None else [text] if isinstance(text, str) else list(text),
             **({} if text is None else {"tokenizer": tokenizer, "max_length": max_length}),
             "attribute": attributes,

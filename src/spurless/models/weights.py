@@ -22,7 +22,9 @@ from spurless.models.masks import is_pruned, make_permanent, make_plain
 BATCHES = ".num_batches_tracked"
 
 
-def save_weights(path: Path | str, model: Classifier, *, seed: int | None = None) -> None:
+def save_weights(
+    path: Path | str, model: Classifier, *, seed: int | None = None, data: Mapping[str, Any] | None = None
+) -> None:
     """Write a model's weights, replacing the file in one step; pruned weights are written as zeros.
 
     The header says what :func:`weights_info` returns.
@@ -31,6 +33,7 @@ def save_weights(path: Path | str, model: Classifier, *, seed: int | None = None
         path: the file.
         model: whose weights.
         seed: of the run that made them, by which data may have been cut.
+        data: what the record of that run says of the data; the names of classes and columns are kept.
 
     Raises:
         BadInput: the place cannot be written.
@@ -48,6 +51,7 @@ def save_weights(path: Path | str, model: Classifier, *, seed: int | None = None
         "head_path": model.head_path,
         "trained": model.trained,
         **({} if seed is None else {"seed": seed}),
+        **({} if data is None else {"labels": data["labels"], "features": data["options"].get("features")}),
     }
     header = {"format": "pt", "spurless": json.dumps(info, default=str)}
 
@@ -108,7 +112,9 @@ def restore(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def weights_info(path: Path | str) -> dict[str, Any]:
-    """Return what a file says of its model: name, options, n_classes, head_path, trained, seed if known.
+    """Return what a file says of its model: name, options, n_classes, head_path, trained.
+
+    If they are known, also the seed, the names of the classes (labels) and of the columns of a table (features).
 
     Raises:
         BadInput: the file is missing, is a pickle, or is no safetensors file.

@@ -164,7 +164,7 @@ def conclude(task: Task, asked: Asked, fitted: Fitted | Exception) -> Outcome:
     if task.study:
         metrics |= study(fitted, asked.data)
     if task.weights is not None:  # before the record, which says that the run is done
-        save_weights(task.weights, fitted.model, seed=task.seed)
+        save_weights(task.weights, fitted.model, seed=task.seed, data=fitted.record.data)
     record = replace(fitted.record, metrics=metrics)
     fitted.told(record)
     return record
