@@ -25,6 +25,7 @@ from spurless.methods.subnetwork import (
     finished,
     learn_mask,
     per_look,
+    prunable,
     reset,
 )
 from spurless.models import Classifier, build
@@ -163,6 +164,16 @@ def test_a_copy_of_the_pruned_model_stays_as_it_was_and_leaves_the_other_its_mas
 
 def test_without_mined_examples_there_is_no_accuracy_of_them() -> None:
     assert {look.mined for look in learn(net(), Learning(), a_run())} == {None}
+
+
+def test_a_model_of_which_little_can_be_pruned_is_warned_of() -> None:
+    data = planted(PlantedConfig(n_train=20, n_val=10, n_test=10))
+    plain = Classifier(nn.Linear(2, 8), nn.Linear(8, 2))
+    prunable(plain, data)
+    words = Classifier(nn.Sequential(nn.Embedding(10, 8), nn.Flatten(), nn.Linear(16, 2)), nn.Linear(2, 2))
+    # 80 in the table; 32 + 4 weights and 4 biases
+    with pytest.warns(SpurlessWarning, match=r"layers alone are pruned: they hold 30% of the weights of own model"):
+        prunable(words, data)
 
 
 def test_no_criterion_decides_which_mask_is_kept() -> None:

@@ -17,7 +17,7 @@ from spurless.methods.erm import mean_loss
 from spurless.train.config import Optimiser, TrainConfig
 from spurless.train.loop import minimise
 from spurless.train.run import Engine, start
-from spurless.train.step import Objective, Stage, can_capture, make_optimiser
+from spurless.train.step import Objective, Stage, can_capture, in_training, make_optimiser
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -216,3 +216,30 @@ def test_parameters_that_the_loss_does_not_reach_are_not_pulled() -> None:
     minimise(model, run.loader(split, shuffled(64, Seeds(0))), lambda *_: used.square().sum(), run, stage)
     assert not torch.equal(used.detach(), before[0])
     assert torch.equal(unused.detach(), before[1])
+
+
+def test_a_frozen_norm_keeps_its_statistics() -> None:
+    def net(freeze: bool) -> nn.Sequential:
+        with Seeds(0).borrowed("init"):
+            made = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 2))
+        made[1].eval().requires_grad_(not freeze)
+        return made
+
+    split, moved = images(40), {}
+    for freeze in (True, False):
+        model = net(freeze)
+        run = start(Engine("cpu"), 0, TrainConfig(steps=3, batch_size=20))
+        minimise(model, run.loader(split, shuffled(len(split), Seeds(1))), mean_loss, run, Stage())
+        norm, fresh = model[1], net(freeze)[1]
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert isinstance(fresh, nn.BatchNorm2d)
+        assert norm.training == (not freeze)
+        assert model[0].training
+        moved[freeze] = not torch.equal(norm.running_mean, fresh.running_mean)  # type: ignore[arg-type]  # it has one
+    assert moved == {True: False, False: True}
+
+
+def test_a_model_that_came_in_eval_mode_trains_whole() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, affine=False), nn.Linear(3, 2)).eval()
+    in_training(model)
+    assert all(part.training for part in model.modules())

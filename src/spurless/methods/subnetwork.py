@@ -20,7 +20,7 @@ from spurless.metrics.intervals import wilson
 from spurless.models.classifier import Classifier
 from spurless.models.counting import layer_sparsity
 from spurless.models.learned_masks import absolute_sum, expected_kept, learn_masks, mask_logits, settle, signed_sum
-from spurless.models.masks import check_prunable, make_permanent, prune, sparsity, weight_masks
+from spurless.models.masks import check_prunable, make_permanent, prune, sparsity, weight_layers, weight_masks
 from spurless.models.wrapping import wrap
 from spurless.train.evaluate import predict
 from spurless.train.loop import minimise
@@ -35,6 +35,8 @@ PENALTIES: Mapping[Penalty, Callable[[nn.Module], Tensor]] = {
     "absolute": absolute_sum,
     "expected": expected_kept,
 }
+MOST = 0.5
+"""share of the weights that can be pruned under which there is a warning"""
 LOOKS = 10
 """how often a mask is looked at while it is learned"""
 WATCHED = 250
@@ -42,9 +44,19 @@ WATCHED = 250
 
 
 def prunable(model: Classifier, _data: Splits) -> None:
-    """The ``check`` of methods that prune: refuse weights that no mask can be put on, or that cannot learn."""
+    """The ``check`` of methods that prune: refuse weights that no mask can be put on, or that cannot learn.
+
+    Recurrent layers and tables of words have no masks: where they are most of a model, there is a warning.
+    """
     check_prunable(model)
     check_trainable(model)
+    share = sum(layer.weight.numel() for _, layer in weight_layers(model)) / model.parameters_count
+    if share < MOST:
+        warnings.warn(
+            f"Linear and convolutional layers alone are pruned: they hold {share:.0%} of the weights of {model.name}.",
+            SpurlessWarning,
+            stacklevel=2,
+        )
 
 
 def resettable(model: Classifier) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from spurless.core.errors import BadInput, SpurlessWarning
 from spurless.data.grouped import Batch
@@ -61,7 +62,7 @@ class Steps:
         self.total = self.config.steps or self.config.epochs * self.per_epoch
         self.loss = torch.zeros((), device=run.device)
         self.begun = False
-        model.train()
+        in_training(model)
         model.to(run.device)
         if run.device.type == "cuda" and any(p.dim() == 4 for p in model.parameters()):
             model.to(memory_format=torch.channels_last)  # what tensor cores want
@@ -247,6 +248,19 @@ def captured(body: Callable[[], None], device: torch.device) -> torch.cuda.CUDAG
         generator.graphsafe_set_state(spare)  # a capture cut short leaves the old state unusable
         raise
     return graph
+
+
+def in_training(model: nn.Module) -> None:
+    """Put a model into training mode, but for the norms that were frozen: their statistics are part of the weights.
+
+    Frozen is a norm without gradients that is in eval mode within a model that is not.
+    """
+    norms = (part for part in model.modules() if isinstance(part, _BatchNorm) and not part.training)
+    frozen = [norm for norm in norms if not any(weight.requires_grad for weight in norm.parameters())]
+    kept = frozen if model.training else []
+    model.train()
+    for norm in kept:
+        norm.eval()
 
 
 def steps_of(model: nn.Module, loader: Loader, objective: Objective, run: Run, stage: Stage) -> Steps:
