@@ -14,6 +14,7 @@ from spurless.core.errors import (
     UndeclaredUse,
     UnknownName,
     did_you_mean,
+    first_line,
 )
 
 SENTENCES: list[tuple[SpurlessError, type[Exception], str]] = [
@@ -96,3 +97,8 @@ def test_a_note_crosses_too() -> None:
 )
 def test_suggests_the_nearest_name_or_nothing(got: str, hint: str) -> None:
     assert did_you_mean(got, ["erm", "jtt"]) == hint
+
+
+def test_of_an_error_of_others_the_first_line_is_told_without_its_colours() -> None:
+    assert first_line(ValueError("\x1b[1;31mno such\x1b[0m layer.\nmore")) == "no such layer"
+    assert first_line(KeyError()) == "KeyError"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -96,7 +97,8 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
 
 def first_line(error: Exception) -> str:
     """Return the first line of what an error says, to be part of a sentence."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()  # some colour it
+    return (said or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _again(kind: type[SpurlessError], args: tuple[object, ...]) -> SpurlessError:
