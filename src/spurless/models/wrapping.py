@@ -100,7 +100,8 @@ def _check_made(module: nn.Module, *, ran: bool = False) -> None:
     """Refuse weights that are not there, and lazy layers that nobody runs: no seed of ours would draw theirs later."""
     parts = (part for part in module.modules() if isinstance(part, LazyModuleMixin))
     lazy = next((part for part in parts if part.has_uninitialized_params()), None)
-    if any(part.is_meta for part in module.parameters()):
+    shapes_only = torch.get_default_device().type == "meta"  # the user's own wish
+    if not shapes_only and any(part.is_meta for part in module.parameters()):
         raise BadInput(
             f"{getattr(module, 'name', type(module).__name__)} is on the device 'meta', which keeps no weights",
             do="Call module.to_empty(device='cpu') and load its weights first.",

@@ -60,16 +60,8 @@ DIGITS = {"steps": 200, "batch_size": 64, "lr": 0.01}
 
 def _digits(method: str, options: Mapping[str, Any] = NOTHING, **train: Any) -> Cell:
     """Return a cell with a net of the paper's kind, a quarter as wide."""
-    return Cell(
-        "colored-digits",
-        "pooled-cnn",
-        method,
-        {"conflicting": 0.1},
-        {"channels": (16, 32, 64)},
-        preset=None if method == "erm" else "digits",
-        method_options=options,
-        train={**DIGITS, **train},
-    )
+    data, net, preset = {"conflicting": 0.1}, {"channels": (16, 32, 64)}, None if method == "erm" else "digits"
+    return Cell("colored-digits", "pooled-cnn", method, data, net, preset, options, {**DIGITS, **train})
 
 
 def gain(records: Mapping[str, Record]) -> float:
@@ -223,16 +215,8 @@ CIFAR = {**ADAM, "steps": 10_000, "epochs": 1000, "lr": 1e-3}
 
 
 def _cifar(ratio: float, **options: Any) -> Cell:
-    return Cell(
-        "corrupted-cifar10",
-        "timm:tf_efficientnet_lite0",
-        "dcwp",
-        {"conflicting": ratio / 100, "augment": "crop-flip"},
-        {"pretrained": True},
-        preset="corrupted-cifar10",
-        method_options=options,
-        train=CIFAR,
-    )
+    name, data = "corrupted-cifar10", {"conflicting": ratio / 100, "augment": "crop-flip"}
+    return Cell(name, "timm:tf_efficientnet_lite0", "dcwp", data, {"pretrained": True}, name, options, CIFAR)
 
 
 def of_the_start(fitted: Fitted) -> Mapping[str, float]:
