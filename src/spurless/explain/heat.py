@@ -130,7 +130,7 @@ def _stream(model: Classifier, loader: Loader, prepare: Prepare, home: torch.dev
     model.to(loader.device)
     try:
         ready: Draw | None = None
-        at = 0
+        fine: list[Tensor] = []
         for batch in loader.batches():
             ready = ready or prepare(model, batch.x)
             found = ready(model, batch.x)
@@ -140,18 +140,19 @@ def _stream(model: Classifier, loader: Loader, prepare: Prepare, home: torch.dev
                     expected=f"a tensor of {len(batch)}",
                     got=tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__,
                 )
-            _check_finite(found, at)
-            at += len(found)
+            # looked at in the end: a look at every batch would make the host wait
+            fine.append(found.flatten(1).isfinite().all(dim=1))
             yield found.detach()
+        if fine:
+            _check_finite(torch.cat(fine))
     finally:
         model.to(home)
 
 
-def _check_finite(found: Tensor, start: int) -> None:
+def _check_finite(fine: Tensor) -> None:
     """Refuse heat that is no number: nothing would be hotter than it, and nothing would be hidden."""
-    fine = found.flatten(1).isfinite().all(dim=1)
     if not bool(fine.all()):
-        row = start + int((~fine).nonzero()[0])
+        row = int((~fine).nonzero()[0])
         raise BadInput(
             f"the heat map of example {row} is not finite",
             do=f"Look at example {row}: its inputs may not be finite; or the weights have diverged.",
