@@ -93,8 +93,6 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     name, twins = chosen.removesuffix(TWO), chosen.endswith(TWO)
     built = build_model(name, splits, seed, {**said, **options})
     _check_classes(weights, info, splits)  # only now: data of another kind are told first
-    _check_names(weights, "classes", info.get("labels"), splits.groups.labels)
-    _check_names(weights, "columns", info.get("features"), splits.options.get("features"))
     if twins:
         from spurless.core.seeds import Seeds
         from spurless.methods.disent import disentangled
@@ -103,6 +101,8 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
             built = disentangled(built)
     _attach_selector(weights, built)
     load_weights(weights, built)
+    _check_names(weights, "classes", info.get("labels"), splits.groups.labels)
+    _check_names(weights, "columns", info.get("features"), splits.options.get("features"))
     return built
 
 
