@@ -63,13 +63,6 @@ def test_without_an_example_there_is_nothing_to_predict() -> None:
         evaluate(sign(), split(3).select(torch.arange(0)))
 
 
-def test_a_part_that_is_frozen_in_eval_mode_stays_so() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(1), sign())
-    model[0].eval()
-    predict(model, split(10))
-    assert [part.training for part in model.modules()] == [True, False, True]
-
-
 class Saying(nn.Module):
     """Answers as transformers do: takes keywords, returns more than logits."""
 
