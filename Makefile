@@ -1,19 +1,21 @@
-# Each word makes its own .venv and installs what it needs; Python 3.11 or newer and make are enough.
+# Every target creates .venv and installs what it needs; Python 3.11 or newer and make are enough.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test check docs format clean help
+.PHONY: demo test test-slow check docs format clean help
 
 help:
-	@echo "make demo    a classifier that cheats, its repair, and the proof, on one page"
-	@echo "make test    lint, types, tests; the tests in two processes of one thread each, or JOBS=8"
-	@echo "make check   what make test does, and the documentation"
-	@echo "make docs    the documentation, into site/"
-	@echo "make format  format the code"
-	@echo "make clean   remove what these words made"
+	@echo "make demo       train a biased classifier, repair it, and write one page that shows the difference"
+	@echo "make test       lint, types and the default tests, in two processes of one thread each (or JOBS=8)"
+	@echo "make test-slow  tests marked slow: documentation, browser, Ray, several processes, long training"
+	@echo "make check      make test, make test-slow and make docs"
+	@echo "make docs       write the generated pages and build the documentation into site/"
+	@echo "make format     format the code"
+	@echo "make clean      remove everything that these targets created"
 
 demo: $(VENV)/.run
 	$(BIN)/spurless demo
@@ -22,9 +24,12 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(PYTEST) -m "not slow"
 
-check: test docs
+test-slow: $(VENV)/.dev
+	$(PYTEST) -m slow
+
+check: test test-slow docs
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
@@ -39,7 +44,7 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Spurless needs Python 3.11 or newer; name one with make PYTHON=...")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Spurless needs Python 3.11 or newer: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python

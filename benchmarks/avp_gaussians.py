@@ -1,14 +1,14 @@
-"""Where AVP's claim holds on its toy: seven ways to choose weights, four rates, ten seeds, along the whole of pruning.
+"""AVP on the toy data of its paper: seven ways to select weights, four learning rates, ten seeds.
 
 Run: python benchmarks/avp_gaussians.py --out benchmarks/records/avp_gaussians.jsonl --jobs 16
      python benchmarks/avp_gaussians.py --out benchmarks/records/avp_gaussians.jsonl --table
 
-Data, network and length are those of the claims avp/gaussians-*. For every set and seed one network is overfitted, and
-every arm and rate starts from it. After each epoch the share of clean test points that are told right, and of wrong
-training labels that are obeyed, are written down; they choose nothing. The epoch that is kept, and the rate of the last
-table, are chosen on the clean validation split. Arms that prune nothing for good are read at the epochs at which the
-others should have the sparsity. Every run leaves a record; run again to go on where it was stopped. About 40 minutes
-of one core in all.
+Data, network and training length are those of the claims avp/gaussians-*. For each dataset and seed one network is
+overfitted, from which all arms and rates start. The accuracy on clean test points and the fraction of wrong training
+labels that the network predicts ("obeyed") are recorded after each epoch, and not used for selection. The epoch, and
+the rate of the last table, are selected on the clean validation split. Arms that do not prune permanently are evaluated
+at the epochs at which the others should reach a sparsity. Each run is appended as a record, and existing records are
+not run again. All runs take about 40 minutes on one core.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from safetensors.torch import load as unpack
 from safetensors.torch import save as pack
 from torch import Tensor, nn
 
-from spurless.bench.assess import circumstances, describe_data, describe_model
 from spurless.bench.claims.avp import NET, OVERFIT
-from spurless.bench.fitting import fit
-from spurless.core.records import Record, append, read
+from spurless.core.records import Record, append_record, read_records
 from spurless.data import Splits, load
-from spurless.data.loader import Loader, in_order
+from spurless.data.loader import Loader, sequential_order
+from spurless.fitting import fit
+from spurless.fitting.assess import describe_data, describe_environment, describe_model
+from spurless.methods._prune_loop import Pruned, PruningConfig, prune_and_train
 from spurless.methods.avp import AVP, AVP_GAUSSIANS, AVPConfig
 from spurless.methods.base import Info
 from spurless.methods.prune_baselines import PRUNE_GAUSSIANS, MagnitudePrune, RandomPrune
-from spurless.methods.pruning_loop import Pruned, PruningConfig, prune_and_train
-from spurless.metrics.intervals import over_seeds, paired
+from spurless.metrics.intervals import compare_paired, over_seeds
 from spurless.metrics.variability import variability
 from spurless.models import Classifier, build
-from spurless.models.masks import weight_masks
+from spurless.models.pruning.masks import get_weight_masks
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import EVALUATION_BATCH
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 
 SETS = ("biased", "unbiased")
 RATES = (0.001, 0.003, 0.01, 0.03)
 SPARSITIES = (0.25, 0.5, 0.75, 0.9)
-MOMENTS = ("validated", *(f"{share:.0%} zeros" for share in SPARSITIES), "last")
-SAID = {"average": "clean test accuracy", "obeyed": "wrong labels obeyed", "sparsity": "zeros"}
+CHECKPOINTS = ("validated", *(f"{sparsity:.0%} zeros" for sparsity in SPARSITIES), "last")
+METRIC_TITLES = {"average": "clean test accuracy", "obeyed": "wrong labels obeyed", "sparsity": "zeros"}
 WIDTH = 17
-POINTS = 30
-"""of a curve, in its record"""
-CPU = Engine("cpu")
+MAX_CURVE_POINTS = 30
+"""of a curve in a record"""
+CPU = Compute("cpu")
 
 
 class HighestFirst:
-    """AVP upside down: if a low variability marks what is spurious, this must do harm."""
+    """AVP with the reverse order: it should do harm if low variability indicates spurious weights."""
 
     info: ClassVar[Info] = Info(
         "highest-first", "none", "prune the weights whose contribution varies most", val_labels=True, start="trained"
@@ -70,25 +70,25 @@ class HighestFirst:
         self.config = config
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Prune by variability, the highest first, and train, by turns."""
-        loader = Loader(data.train, in_order(len(data.train)), EVALUATION_BATCH)
+        """Alternate between pruning, the highest variability first, and training."""
+        loader = Loader(data.train, sequential_order(len(data.train)), EVALUATION_BATCH)
 
         def score(network: Classifier, _: int) -> Mapping[str, Tensor]:
-            found = variability(network, (batch.x for batch in loader.batches()), self.config.reading)
-            return {name: torch.where(each > 0, -each, math.inf) for name, each in found.items()}
+            scores = variability(network, (batch.x for batch in loader.batches()), self.config.reading)
+            return {name: torch.where(values > 0, -values, math.inf) for name, values in scores.items()}
 
         return prune_and_train(model, data, run, self.config, score)
 
 
 Arm = Callable[[float, int], AVP | HighestFirst | RandomPrune | MagnitudePrune]
-"""From rate and epochs to a method."""
+"""Maps a learning rate and a number of epochs to a method."""
 
 
 def _avp(**options: Any) -> Arm:
     return lambda lr, epochs: AVP(replace(AVP_GAUSSIANS, lr=lr, epochs=epochs, **options))
 
 
-def _plain(kind: type[RandomPrune] | type[MagnitudePrune], **options: Any) -> Arm:
+def _baseline(kind: type[RandomPrune] | type[MagnitudePrune], **options: Any) -> Arm:
     return lambda lr, epochs: kind(replace(PRUNE_GAUSSIANS, lr=lr, epochs=epochs, **options))
 
 
@@ -97,16 +97,16 @@ ARMS: dict[str, Arm] = {
     "AVP, min-max": _avp(reading="minmax"),
     "AVP, highest first": lambda lr, epochs: HighestFirst(replace(AVP_GAUSSIANS, lr=lr, epochs=epochs)),
     "AVP, free to regrow": _avp(regrow=True),
-    "random": _plain(RandomPrune),
-    "magnitude": _plain(MagnitudePrune),
-    "no pruning": _plain(RandomPrune, probability=0.0),
+    "random": _baseline(RandomPrune),
+    "magnitude": _baseline(MagnitudePrune),
+    "no pruning": _baseline(RandomPrune, probability=0.0),
 }
-RIVALS = ("random", "magnitude", "no pruning", "AVP, highest first")
+BASELINES = ("random", "magnitude", "no pruning", "AVP, highest first")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run."""
+    """One run of an arm."""
 
     kind: str
     seed: int
@@ -116,13 +116,13 @@ class Task:
 
     @property
     def cell(self) -> str:
-        """What its record is called."""
+        """The ``cell`` of the record."""
         return f"{self.kind}, {self.arm}, rate {self.rate:g}"
 
 
 @dataclass
-class Watch:
-    """The criterion of a run, the share of val that is right; beside it, test and obedience are written down."""
+class MetricHistory:
+    """The selection criterion of a run (validation accuracy), which also records the other metrics."""
 
     data: Splits
     rows: list[dict[str, float]] = field(default_factory=list)
@@ -136,42 +136,41 @@ class Watch:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> float:
-        """Look at all three in one pass (the network has no dropout and no norm), and return val alone."""
-        right = (model(self.x).argmax(dim=1) == self.y).double()
-        shares = right.split([len(part) for part in self.parts.values()])
-        self.rows.append({name: float(share.mean()) for name, share in zip(self.parts, shares, strict=True)})
+        """Compute all three metrics in one forward pass (no dropout, no norm layers), and return that of val."""
+        correct = (model(self.x).argmax(dim=1) == self.y).double()
+        fractions = correct.split([len(part) for part in self.parts.values()])
+        self.rows.append({name: float(values.mean()) for name, values in zip(self.parts, fractions, strict=True)})
         return self.rows[-1]["val"]
 
 
-def overfit(kind: str, seed: int) -> bytes:
-    """Train the network that all arms of a set and seed start from; return its weights."""
+def train_overfitted(kind: str, seed: int) -> bytes:
+    """Return the weights of the overfitted network from which all arms of a dataset and seed start."""
     data = load("gaussians", biased=kind == "biased", seed=seed)
     model = build("mlp", data, seed=seed, **NET)
-    return pack(fit("erm", model, data, seed=seed, train=OVERFIT, engine=CPU).model.state_dict())
+    return pack(fit("erm", model, data, seed=seed, train=OVERFIT, compute=CPU).model.state_dict())
 
 
 def prune(task: Task, weights: bytes) -> Record:
-    """Run one arm from the overfitted network, and write down how it went."""
+    """Run one arm from the overfitted network, and return its record."""
     data = load("gaussians", biased=task.kind == "biased", seed=task.seed)
     model = build("mlp", data, seed=task.seed, **NET)
     model.load_state_dict(unpack(weights))
     model.trained = True
-    watch, first = Watch(data), Watch(data)
-    first(model)
+    history, initial = MetricHistory(data), MetricHistory(data)
+    initial(model)
     method = ARMS[task.arm](task.rate, task.epochs)
-    run = start(CPU, task.seed, TrainConfig(**OVERFIT))
-    run.score = watch
-    total = sum(mask.numel() for mask in weight_masks(model).values())
-    fitted = method.fit(model, data.shown(train_attributes=False, val_labels=False, val_attributes=False), run)
-    found = run.explanation
-    if not isinstance(found, Pruned):
-        raise TypeError("a pruning loop leaves with the run how it went")
-    rows = [{**row, "epoch": n, "sparsity": found.curve[n - 1]} for n, row in enumerate(watch.rows, 1)]
-    metrics: dict[str, float | None] = {f"start {name}": value for name, value in first.rows[0].items()}
-    for moment, row in _moments(rows, found.epoch, method.config, total):
-        for name in ("epoch", "sparsity", *watch.parts):
-            metrics[f"{moment} {name}"] = None if row is None else row[name]
-    every = max(1, len(rows) // POINTS)
+    run = replace(make_run(CPU, task.seed, TrainConfig(**OVERFIT)), score=history)
+    total = sum(mask.numel() for mask in get_weight_masks(model).values())
+    fitted = method.fit(model, data.visible(train_attributes=False, val_labels=False, val_attributes=False), run)
+    pruned = run.explanation
+    if not isinstance(pruned, Pruned):
+        raise TypeError("run.explanation is not a Pruned")
+    rows = [{**row, "epoch": n, "sparsity": pruned.curve[n - 1]} for n, row in enumerate(history.rows, 1)]
+    metrics: dict[str, float | None] = {f"start {name}": value for name, value in initial.rows[0].items()}
+    for checkpoint, row in _select_checkpoints(rows, pruned.epoch, method.config, total):
+        for name in ("epoch", "sparsity", *history.parts):
+            metrics[f"{checkpoint} {name}"] = None if row is None else row[name]
+    interval = max(1, len(rows) // MAX_CURVE_POINTS)
     return Record(
         method=method.info.name,
         seed=task.seed,
@@ -184,131 +183,136 @@ def prune(task: Task, weights: bytes) -> Record:
         groups=(),
         metrics=metrics,
         seconds=run.seconds,
-        history=tuple({k: round(v, 4) for k, v in row.items()} for row in rows if row["epoch"] % every == 0),
+        history=tuple({k: round(v, 4) for k, v in row.items()} for row in rows if row["epoch"] % interval == 0),
         cell=task.cell,
-        **circumstances(torch.device("cpu")),
+        **describe_environment(torch.device("cpu")),
     )
 
 
-def _moments(
-    rows: Sequence[dict[str, float]], kept: int, config: PruningConfig, total: int
+def _select_checkpoints(
+    rows: Sequence[dict[str, float]], selected: int, config: PruningConfig, total: int
 ) -> Iterator[tuple[str, dict[str, float] | None]]:
-    """Yield the epochs that are compared, by name; None where a sparsity was never reached."""
-    yield "validated", rows[kept - 1]
-    for share, moment in zip(SPARSITIES, MOMENTS[1:-1], strict=True):
+    """Yield the compared epochs by name; None if a sparsity was never reached."""
+    yield "validated", rows[selected - 1]
+    for sparsity, checkpoint in zip(SPARSITIES, CHECKPOINTS[1:-1], strict=True):
         if config.regrow or config.probability == 0:
-            planned = math.ceil(share * total / (AVP_GAUSSIANS.candidates * AVP_GAUSSIANS.probability))
-            yield moment, rows[planned - 1] if planned <= len(rows) else None
+            planned_epoch = math.ceil(sparsity * total / (AVP_GAUSSIANS.candidates * AVP_GAUSSIANS.probability))
+            yield checkpoint, rows[planned_epoch - 1] if planned_epoch <= len(rows) else None
         else:
-            yield moment, next((row for row in rows if row["sparsity"] >= share), None)
+            yield checkpoint, next((row for row in rows if row["sparsity"] >= sparsity), None)
     yield "last", rows[-1]
 
 
-def study(tasks: Sequence[Task], jobs: int, out: Path) -> None:
-    """Overfit what is needed, then run the tasks, so many at a time; only this process writes."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that are about to start
+def run_tasks(tasks: Sequence[Task], jobs: int, out: Path) -> None:
+    """Train the overfitted networks, run the tasks in parallel, and append the records in this process."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # inherited by the worker processes
     with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        wanted = sorted({(task.kind, task.seed) for task in tasks})
-        started = dict(zip(wanted, pool.map(overfit, *zip(*wanted, strict=True)), strict=True)) if wanted else {}
-        waiting = [pool.submit(prune, task, started[task.kind, task.seed]) for task in tasks]
-        for count, done in enumerate(as_completed(waiting), 1):
-            record = done.result()
-            append(out, record)
+        starts = sorted({(task.kind, task.seed) for task in tasks})
+        weights = (
+            dict(zip(starts, pool.map(train_overfitted, *zip(*starts, strict=True)), strict=True)) if starts else {}
+        )
+        futures = [pool.submit(prune, task, weights[task.kind, task.seed]) for task in tasks]
+        for count, future in enumerate(as_completed(futures), 1):
+            record = future.result()
+            append_record(out, record)
             if count % 20 == 0 or count == len(tasks):
                 print(f"{count} of {len(tasks)}: {record.cell}, seed {record.seed}", flush=True)
 
 
-Numbers = Mapping[tuple[str, str, float], Mapping[int, Record]]
-"""Of a set, an arm and a rate: the record of every seed."""
+Results = Mapping[tuple[str, str, float], Mapping[int, Record]]
+"""Records by seed, by dataset, arm and rate."""
 
 
 def table(records: Sequence[Record]) -> str:
-    """Say in percent, with 95 % intervals over seeds, what every arm comes to, and AVP less its rivals."""
-    found: dict[tuple[str, str, float], dict[int, Record]] = {}
+    """Return a table in percent, with 95 % intervals over seeds, of every arm and of AVP minus each baseline."""
+    results: dict[tuple[str, str, float], dict[int, Record]] = {}
     for record in records:
         kind, rest = record.cell.split(", ", 1)
-        arm, said = rest.rsplit(", rate ", 1)
-        found.setdefault((kind, arm, float(said)), {})[record.seed] = record
+        arm, rate_text = rest.rsplit(", rate ", 1)
+        results.setdefault((kind, arm, float(rate_text)), {})[record.seed] = record
     lines: list[str] = []
     for kind in SETS:
-        for rate in sorted({key[2] for key in found if key[0] == kind}):
-            chosen = {arm: rate for arm in ARMS if (kind, arm, rate) in found}
-            lines += ["", f"{kind} wrong labels, rate {rate:g}", *_block(found, kind, chosen, ("average",))]
-        best = _best_rates(found, kind)
+        for rate in sorted({key[2] for key in results if key[0] == kind}):
+            chosen = {arm: rate for arm in ARMS if (kind, arm, rate) in results}
+            lines += ["", f"{kind} wrong labels, rate {rate:g}", *_format_block(results, kind, chosen, ("average",))]
+        best = _best_rates(results, kind)
         if best:
             lines += ["", f"{kind} wrong labels, each at its best rate on validation"]
             lines += [f"  {arm:<26}{rate:g}" for arm, rate in best.items()]
-            lines += _block(found, kind, best, tuple(SAID))
+            lines += _format_block(results, kind, best, tuple(METRIC_TITLES))
     return "\n".join(lines[1:])
 
 
-def _best_rates(found: Numbers, kind: str) -> dict[str, float]:
-    """Choose the rate of every arm by the validation accuracy of the epochs that were kept."""
+def _best_rates(results: Results, kind: str) -> dict[str, float]:
+    """Return the rate of each arm with the best validation accuracy at the selected epochs."""
 
     def val(arm: str, rate: float) -> float:
-        return over_seeds([r.metrics["validated val"] or 0.0 for r in found[kind, arm, rate].values()]).mean
+        return over_seeds([r.metrics["validated val"] or 0.0 for r in results[kind, arm, rate].values()]).mean
 
-    rates = {arm: [rate for rate in RATES if (kind, arm, rate) in found] for arm in ARMS}
-    return {arm: max(some, key=lambda rate: val(arm, rate)) for arm, some in rates.items() if some}
+    rates = {arm: [rate for rate in RATES if (kind, arm, rate) in results] for arm in ARMS}
+    return {arm: max(candidates, key=lambda rate: val(arm, rate)) for arm, candidates in rates.items() if candidates}
 
 
-def _block(found: Numbers, kind: str, rates: Mapping[str, float], names: Sequence[str]) -> Iterator[str]:
+def _format_block(results: Results, kind: str, rates: Mapping[str, float], names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        yield f"{SAID[name]:<28}" + "".join(f"{moment:>{WIDTH}}" for moment in MOMENTS)
+        yield f"{METRIC_TITLES[name]:<28}" + "".join(f"{checkpoint:>{WIDTH}}" for checkpoint in CHECKPOINTS)
         for arm, rate in rates.items():
-            cells = (_spread(_values(found[kind, arm, rate], moment, name)) for moment in MOMENTS)
+            cells = (_format_mean(_values(results[kind, arm, rate], checkpoint, name)) for checkpoint in CHECKPOINTS)
             yield f"  {arm:<26}" + "".join(f"{cell:>{WIDTH}}" for cell in cells)
-    yield "AVP less its rivals, points of accuracy"
-    for rival in RIVALS:
-        if rival not in rates or "AVP" not in rates:
+    yield "AVP minus the baselines, percentage points of accuracy"
+    for baseline in BASELINES:
+        if baseline not in rates or "AVP" not in rates:
             continue
-        ours, theirs = found[kind, "AVP", rates["AVP"]], found[kind, rival, rates[rival]]
-        cells = (_difference(*(_values(each, moment, "average") for each in (ours, theirs))) for moment in MOMENTS)
-        yield f"  - {rival:<24}" + "".join(f"{cell:>{WIDTH}}" for cell in cells)
+        ours, theirs = results[kind, "AVP", rates["AVP"]], results[kind, baseline, rates[baseline]]
+        cells = (
+            _format_difference(*(_values(records, checkpoint, "average") for records in (ours, theirs)))
+            for checkpoint in CHECKPOINTS
+        )
+        yield f"  - {baseline:<24}" + "".join(f"{cell:>{WIDTH}}" for cell in cells)
 
 
-def _values(records: Mapping[int, Record], moment: str, name: str) -> dict[int, float]:
-    """Return percents by seed; runs that never came to that sparsity are left out."""
-    metrics = {seed: record.metrics[f"{moment} {name}"] for seed, record in records.items()}
+def _values(records: Mapping[int, Record], checkpoint: str, name: str) -> dict[int, float]:
+    """Return percentages by seed, without runs that never reached the sparsity."""
+    metrics = {seed: record.metrics[f"{checkpoint} {name}"] for seed, record in records.items()}
     return {seed: 100 * value for seed, value in sorted(metrics.items()) if value is not None}
 
 
-def _spread(values: Mapping[int, float]) -> str:
+def _format_mean(values: Mapping[int, float]) -> str:
     if not values:
         return "never"
-    found = over_seeds(list(values.values()))
-    return f"{found.mean:.1f} +-{found.high - found.mean:.1f} ({found.n})"
+    summary = over_seeds(list(values.values()))
+    return f"{summary.mean:.1f} +-{summary.high - summary.mean:.1f} ({summary.n})"
 
 
-def _difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
+def _format_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
     shared = [seed for seed in ours if seed in theirs]
     if not shared:
         return "never"
-    found = paired([ours[seed] for seed in shared], [theirs[seed] for seed in shared])
-    return f"{found.difference:+.1f} +-{found.high - found.difference:.1f} ({found.n})"
+    summary = compare_paired([ours[seed] for seed in shared], [theirs[seed] for seed in shared])
+    return f"{summary.difference:+.1f} +-{summary.high - summary.difference:.1f} ({summary.n})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="records are appended here")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--out", type=Path, required=True, help="file to append records to")
+    parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=AVP_GAUSSIANS.epochs, help="fewer, to try things out")
+    parser.add_argument("--epochs", type=int, default=AVP_GAUSSIANS.epochs, help="number of epochs of pruning")
     parser.add_argument("--arms", nargs="*", default=tuple(ARMS), choices=tuple(ARMS))
     parser.add_argument("--rates", nargs="*", type=float, default=RATES)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes, with one thread each")
     parser.add_argument("--table", action="store_true", help="only print the table of the records in --out")
-    given = parser.parse_args()
-    done = {(record.cell, record.seed) for record in read(given.out)} if given.out.exists() else set()
-    seeds = range(given.seed, given.seed + given.seeds)
+    args = parser.parse_args()
+    done = {(record.cell, record.seed) for record in read_records(args.out)} if args.out.exists() else set()
+    seeds = range(args.seed, args.seed + args.seeds)
     tasks = [
-        Task(kind, seed, arm, rate, given.epochs)
-        for seed, kind, arm, rate in product(seeds, SETS, given.arms, given.rates)
+        Task(kind, seed, arm, rate, args.epochs)
+        for seed, kind, arm, rate in product(seeds, SETS, args.arms, args.rates)
     ]
-    left = [task for task in tasks if (task.cell, task.seed) not in done]
-    if left and not given.table:
-        study(left, given.jobs, given.out)
-    print(table(read(given.out)))
+    remaining = [task for task in tasks if (task.cell, task.seed) not in done]
+    if remaining and not args.table:
+        run_tasks(remaining, args.jobs, args.out)
+    print(table(read_records(args.out)))
 
 
 if __name__ == "__main__":

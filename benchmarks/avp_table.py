@@ -1,19 +1,20 @@
-"""Table 1 of the AVP paper on the data at hand: robust and average accuracy, clean and imperfect partitions.
+"""Table 1 of the AVP paper on smaller data: robust and average accuracy, clean and imperfect partitions.
 
 Run: python benchmarks/avp_table.py --root DATA --out rates.jsonl --choose
      python benchmarks/avp_table.py --root DATA --out benchmarks/records/avp_table.jsonl --rates rates.jsonl --jobs 15
 
-CelebA 10k stands for CelebA, with EfficientNet-Lite0 from ImageNet weights for ResNet-18; MNLI20k for MultiNLI, with
-MiniLM for RoBERTa. All layers are trained, with the same optimiser, rate, batches and epochs in all arms; the rate is
-constant, as in pruning. It is chosen on validation, for ERM with a seed that the table does not use (--choose). The
-epoch is kept with the best robust accuracy on validation of the partition that a method is given, or the best average
-where it is given none: those arms are the same on both partitions and are run once. Robust accuracy on test is that of
-the worst group of label and attribute, whatever the partition. The last-epoch arms keep the sparsest network.
+CelebA 10k replaces CelebA, with EfficientNet-Lite0 (ImageNet weights) instead of ResNet-18; MNLI20k replaces MultiNLI,
+with MiniLM instead of RoBERTa. All layers are trained, with the same optimiser, learning rate, batches and epochs in
+all arms. The rate is constant, as in pruning, and is selected on validation, for ERM with a seed that the table does
+not use (--choose). The epoch is selected by the best robust validation accuracy on the partition given to the method,
+or by the best average if it uses no partition; such arms are the same on both partitions and run once. Robust accuracy
+on test is that of the worst group of label and attribute, for all partitions. The last-epoch arms use the sparsest
+network.
 
-The imperfect partition of CelebA is that of GC-DRO. Its partition of MultiNLI tells nobody and nothing from no and
-never, and of entailments with the former there are 5 in training here; so negation alone makes the two domains, as
-dialect does in its partition of FDCL18. The paper prints neither rate nor sparsity: of texts half the weights are
-pruned, of images the 90 % of the preset, both from the end of the first fifth of the epochs on.
+The imperfect partition of CelebA is that of GC-DRO. Its partition of MultiNLI separates "nobody" and "nothing" from
+"no" and "never", but only 5 entailments in training here have one of the former; so negation alone defines the two
+domains, as dialect does in its partition of FDCL18. The paper reports neither rate nor sparsity: half of the weights
+are pruned for texts, and 90 % (the preset) for images, both from the end of the first fifth of the epochs on.
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ from typing import Any
 
 import torch
 
-from spurless.bench.fitting import fit
 from spurless.core.errors import SpurlessError
-from spurless.core.records import Record, append, read
-from spurless.data import Grouped, Splits, load
-from spurless.data.partitions import Rule, as_celeba, by_attribute, imperfect
-from spurless.metrics.intervals import over_seeds, paired
+from spurless.core.records import Record, append_record, read_records
+from spurless.data import Split, Splits, load
+from spurless.data.imperfect_groups import Rule, celeba_domains, domains_by_attribute, with_imperfect_groups
+from spurless.fitting import fit
+from spurless.metrics.intervals import compare_paired, over_seeds
 from spurless.models import build
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
-CHOOSING_SEED = 100
-CHOOSING = "choosing"
+SELECTION_SEED = 100
+SELECTION_CELL = "choosing"
 PARTITIONS = ("clean", "imperfect")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One dataset, its model, how long it is trained, and what an imperfect partition of it is."""
+    """One dataset, its model, training options, and imperfect partition."""
 
     model: str
     train: Mapping[str, Any]
     rates: tuple[float, ...]
     rule: Rule
     presets: str
-    """what the authors' values for these data are called"""
+    """name of the presets with the authors' values for these data"""
     data_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
     target: float = 0.9
-    """share of zeros at the end of pruning"""
+    """fraction of zeros at the end of pruning"""
     paper: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """robust accuracy in the paper's table 1, on the data it stands for; of the first five arms"""
+    """robust accuracy of the first five arms in table 1 of the paper, on the original data"""
 
 
 SETTINGS: dict[str, Setting] = {
@@ -68,7 +69,7 @@ SETTINGS: dict[str, Setting] = {
         "timm:tf_efficientnet_lite0",
         {"epochs": 15, "batch_size": 128, "optimiser": "adam", "weight_decay": 1e-4},  # batches of 128: the paper
         (1e-4, 3e-4, 1e-3),
-        as_celeba,
+        celeba_domains,
         "celeba",
         {"augment": "flip", "size": 64},
         {"pretrained": True},
@@ -81,7 +82,7 @@ SETTINGS: dict[str, Setting] = {
         "transformers:minilm",
         {"epochs": 5, "batch_size": 64, "optimiser": "adamw", "weight_decay": 0.01},  # the paper: batches of 32
         (5e-5, 1e-4, 2e-4),
-        by_attribute,
+        domains_by_attribute,
         "multinli",
         {"max_length": 64},
         target=0.5,
@@ -95,7 +96,7 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True)
 class Arm:
-    """A method; whether it is given the partition, has a preset for these data, prunes, and keeps the last epoch."""
+    """A method; whether it uses the partition, has a preset for these data, prunes, and uses the last epoch."""
 
     method: str
     groups: bool = True
@@ -116,7 +117,7 @@ ARMS: dict[str, Arm] = {
     "AVP, last epoch": Arm("avp", groups=False, prunes=True, last=True),
 }
 IN_PAPER = tuple(ARMS)[:5]
-PAIRS = (
+COMPARISONS = (
     *(("AVP", title) for title in (*IN_PAPER, "random pruning")),
     ("AVP, last epoch", "random pruning, last epoch"),
 )
@@ -124,7 +125,7 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Task:
-    """One run."""
+    """One run of an arm."""
 
     dataset: str
     partition: str
@@ -135,45 +136,47 @@ class Task:
 
     @property
     def cost(self) -> int:
-        """A rank: pruning is not captured and comes first, so that no process is left with it at the end."""
+        """Sort key: pruning is slow and starts first, so that all processes finish at about the same time."""
         return -int(ARMS[self.arm].prunes)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run finds its data and does its arithmetic."""
+class Environment:
+    """Data folder, device and limits of all runs."""
 
     root: str
     device: str
     epochs: int | None = None
-    few: int | None = None
-    """take so many examples of every group only"""
+    examples_per_group: int | None = None
+    """number of examples to use of each group; all by default"""
 
 
 @lru_cache(maxsize=2)
-def data_of(dataset: str, seed: int, place: Place) -> Splits:
-    """Read the data, as they are split by this seed."""
-    data = load(dataset, seed=seed, root=place.root, **SETTINGS[dataset].data_options)
-    if place.few is None:
+def load_data(dataset: str, seed: int, environment: Environment) -> Splits:
+    """Load the data, split by the seed."""
+    data = load(dataset, seed=seed, root=environment.root, **SETTINGS[dataset].data_options)
+    if environment.examples_per_group is None:
         return data
-    train, val, test = (_few(part, place.few) for part in (data.train, data.val, data.test))
+    train, val, test = (
+        _take_per_group(part, environment.examples_per_group) for part in (data.train, data.val, data.test)
+    )
     return replace(data, train=train, val=val, test=test)
 
 
-def _few(split: Grouped, n: int) -> Grouped:
+def _take_per_group(split: Split, n: int) -> Split:
     groups = range(len(split.groups))
     return split.select(torch.cat([(split.g == group).nonzero().flatten()[:n] for group in groups]))
 
 
-def run(task: Task, place: Place) -> Record:
-    """Make one run."""
-    os.environ["SPURLESS_DATA"] = place.root  # pretrained weights are looked for there
-    torch.set_float32_matmul_precision("high")  # as convolutions do by themselves
+def run(task: Task, environment: Environment) -> Record:
+    """Run one task and return its record."""
+    os.environ["SPURLESS_DATA"] = environment.root  # pretrained weights are searched for there
+    torch.set_float32_matmul_precision("high")  # TF32, the default of convolutions
     setting, arm = SETTINGS[task.dataset], ARMS[task.arm]
-    data = data_of(task.dataset, task.seed, place)
+    data = load_data(task.dataset, task.seed, environment)
     if task.partition == "imperfect":
-        data = imperfect(data, setting.rule, seed=task.seed)
-    train = {**setting.train, "lr": task.lr, "epochs": place.epochs or setting.train["epochs"]}
+        data = with_imperfect_groups(data, setting.rule, seed=task.seed)
+    train = {**setting.train, "lr": task.lr, "epochs": environment.epochs or setting.train["epochs"]}
     record = fit(
         arm.method,
         build(setting.model, data, seed=task.seed, **setting.model_options),
@@ -182,22 +185,22 @@ def run(task: Task, place: Place) -> Record:
         preset=_preset(arm, setting, task.partition),
         train=train,
         select="last" if arm.last else "val-worst-group" if arm.groups else "val-average",
-        engine=Engine(place.device),
+        compute=Compute(environment.device),
         **(_pruning(arm, setting, train["epochs"]) if arm.prunes else {}),
     ).record
-    if task.partition == CHOOSING:  # its test numbers are for nobody to see
+    if task.partition == SELECTION_CELL:  # remove the test metrics, so that they cannot influence the choice
         record = replace(record, metrics={}, groups=())
     return replace(record, cell=task.cell)
 
 
 def _preset(arm: Arm, setting: Setting, partition: str) -> str | None:
-    """Return the authors' values; those of GC-DRO for texts are others on the clean partition. All prune as CelebA."""
+    """Return the preset of an arm; GC-DRO for texts has a separate one for the clean partition."""
     if not arm.preset:
         return None
     if arm.prunes:
         return "celeba"
-    refined = arm.method == "gc-dro" and setting.presets == "multinli" and partition == "clean"
-    return f"{setting.presets}-clean" if refined else setting.presets
+    has_clean_preset = arm.method == "gc-dro" and setting.presets == "multinli" and partition == "clean"
+    return f"{setting.presets}-clean" if has_clean_preset else setting.presets
 
 
 def _pruning(arm: Arm, setting: Setting, epochs: int) -> dict[str, Any]:
@@ -209,49 +212,51 @@ def _pruning(arm: Arm, setting: Setting, epochs: int) -> dict[str, Any]:
     }
 
 
-def choices(names: Sequence[str]) -> Iterator[Task]:
-    """Return the runs by which the rate is chosen."""
+def list_rate_tasks(names: Sequence[str]) -> Iterator[Task]:
+    """Yield the runs for selecting the learning rate."""
     for name in names:
         for lr in SETTINGS[name].rates:
-            yield Task(name, CHOOSING, "ERM", CHOOSING_SEED, lr, f"{name}, {CHOOSING}: rate {lr:g}")
+            yield Task(name, SELECTION_CELL, "ERM", SELECTION_SEED, lr, f"{name}, {SELECTION_CELL}: rate {lr:g}")
 
 
-def chosen(records: Sequence[Record], dataset: str) -> float:
-    """Return the rate whose kept epoch is most often right on validation; no test number is looked at."""
-    found = [record for record in records if record.cell.startswith(f"{dataset}, {CHOOSING}")]
-    if not found:
-        raise SystemExit(f"no rate was chosen for {dataset}: run --choose --data {dataset} first, or pass --lr")
-    return float(max(found, key=on_validation).train["lr"])
+def select_rate(records: Sequence[Record], dataset: str) -> float:
+    """Return the learning rate with the best validation accuracy."""
+    runs = [record for record in records if record.cell.startswith(f"{dataset}, {SELECTION_CELL}")]
+    if not runs:
+        raise SystemExit(
+            f"no learning rate was chosen for {dataset}: run --choose --data {dataset} first, or pass --lr"
+        )
+    return float(max(runs, key=best_validation_score).train["lr"])
 
 
-def on_validation(record: Record) -> float:
-    """Return what the criterion said of the epoch that was kept."""
+def best_validation_score(record: Record) -> float:
+    """Return the validation score of the selected epoch."""
     return max((float(row["score"]) for row in record.history if "score" in row), default=0.0)
 
 
-def plan(given: Any) -> Iterator[Task]:
-    """Return the runs of the table."""
-    rates = {name: given.lr or chosen(read(given.rates), name) for name in given.data}
-    for seed, name, title in product(range(given.seed, given.seed + given.seeds), given.data, given.arm):
-        for partition in given.partition if ARMS[title].groups else ("any",):
+def list_tasks(args: Any) -> Iterator[Task]:
+    """Yield the runs of the table."""
+    rates = {name: args.lr or select_rate(read_records(args.rates), name) for name in args.data}
+    for seed, name, title in product(range(args.seed, args.seed + args.seeds), args.data, args.arm):
+        for partition in args.partition if ARMS[title].groups else ("any",):
             yield Task(name, partition, title, seed, rates[name], f"{name}, {partition}: {title}")
 
 
-def study(tasks: Sequence[Task], place: Place, jobs: int, out: Path) -> None:
-    """Make the runs, so many at a time; only this process writes. A run that fails leaves a hole in the table."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that are about to start
+def run_tasks(tasks: Sequence[Task], environment: Environment, jobs: int, out: Path) -> None:
+    """Run the tasks in parallel, append their records, and print the error of a task that fails."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # inherited by the worker processes
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        waiting = {pool.submit(run, task, place): task for task in sorted(tasks, key=lambda task: task.cost)}
-        for done in as_completed(waiting):
-            task = waiting[done]
+        futures = {pool.submit(run, task, environment): task for task in sorted(tasks, key=lambda task: task.cost)}
+        for future in as_completed(futures):
+            task = futures[future]
             try:
-                record = done.result()
+                record = future.result()
             except (SpurlessError, RuntimeError) as error:
                 print(f"{task.cell}, seed {task.seed}: {error}", flush=True)
                 continue
-            append(out, record)
-            found = f"validation {100 * on_validation(record):.1f}, {record.seconds['total']:.0f} s"
-            print(f"{task.cell}, seed {task.seed}: {found}", flush=True)
+            append_record(out, record)
+            summary = f"validation {100 * best_validation_score(record):.1f}, {record.seconds['total']:.0f} s"
+            print(f"{task.cell}, seed {task.seed}: {summary}", flush=True)
 
 
 Column = Mapping[int, Record]
@@ -259,35 +264,37 @@ Column = Mapping[int, Record]
 
 
 def table(records: Sequence[Record]) -> str:
-    """Say robust and average accuracy in percent, with 95 % intervals over seeds, and AVP less its rivals."""
+    """Return robust and average accuracy in percent, with 95 % intervals over seeds, and AVP minus each baseline."""
     cells: dict[str, dict[int, Record]] = {}
     for record in records:
         cells.setdefault(record.cell, {})[record.seed] = record
     lines: list[str] = []
     for name, partition in product(SETTINGS, PARTITIONS):
-        found = {
+        columns = {
             title: cells[cell]
             for title, arm in ARMS.items()
             if (cell := f"{name}, {partition if arm.groups else 'any'}: {title}") in cells
         }
-        if found:
-            lines += ["", *_block(name, partition, found)]
+        if columns:
+            lines += ["", *_format_block(name, partition, columns)]
     return "\n".join(lines[1:])
 
 
-def _block(name: str, partition: str, found: Mapping[str, Column]) -> Iterator[str]:
+def _format_block(name: str, partition: str, columns: Mapping[str, Column]) -> Iterator[str]:
     paper = dict(zip(IN_PAPER, SETTINGS[name].paper[partition], strict=True))
     yield f"{f'{name}, {partition}':<46}{'robust':>14}{'average':>14}{'zeros':>7}{'seconds':>9}{'seeds':>7}{'paper':>8}"
-    for title, column in found.items():
-        robust, average = (_spread(_values(column, key)) for key in ("worst_group", "average"))
+    for title, column in columns.items():
+        robust, average = (_format_mean(_values(column, key)) for key in ("worst_group", "average"))
         zeros = over_seeds([_zeros(record) for record in column.values()]).mean
         seconds = over_seeds([record.seconds["total"] for record in column.values()]).mean
-        said = f"{paper[title]:.2f}" if title in paper else "-"
-        yield f"{title:<46}{robust:>14}{average:>14}{zeros:>6.0%}{seconds:>10.1f}{len(column):>7}{said:>8}"
-    for ours, rival in PAIRS:
-        if ours in found and rival in found:
-            both = (_difference(found[ours], found[rival], key) for key in ("worst_group", "average"))
-            yield f"{f'{ours} - {rival}':<46}" + "".join(f"{each:>14}" for each in both)
+        in_paper = f"{paper[title]:.2f}" if title in paper else "-"
+        yield f"{title:<46}{robust:>14}{average:>14}{zeros:>6.0%}{seconds:>10.1f}{len(column):>7}{in_paper:>8}"
+    for ours, baseline in COMPARISONS:
+        if ours in columns and baseline in columns:
+            differences = (
+                _format_difference(columns[ours], columns[baseline], key) for key in ("worst_group", "average")
+            )
+            yield f"{f'{ours} - {baseline}':<46}" + "".join(f"{difference:>14}" for difference in differences)
 
 
 def _values(column: Column, key: str) -> dict[int, float]:
@@ -298,49 +305,51 @@ def _zeros(record: Record) -> float:
     return float(next((row["sparsity"] for row in record.history if row.get("stage") == "pruned"), 0.0))
 
 
-def _spread(values: Mapping[int, float]) -> str:
-    found = over_seeds(list(values.values()))
-    return f"{found.mean:.1f} +-{found.high - found.mean:.1f}"
+def _format_mean(values: Mapping[int, float]) -> str:
+    summary = over_seeds(list(values.values()))
+    return f"{summary.mean:.1f} +-{summary.high - summary.mean:.1f}"
 
 
-def _difference(ours: Column, theirs: Column, key: str) -> str:
-    mine, other = _values(ours, key), _values(theirs, key)
-    shared = [seed for seed in mine if seed in other]
+def _format_difference(ours: Column, theirs: Column, key: str) -> str:
+    our_values, their_values = _values(ours, key), _values(theirs, key)
+    shared = [seed for seed in our_values if seed in their_values]
     if not shared:
         return "-"
-    found = paired([mine[seed] for seed in shared], [other[seed] for seed in shared])
-    return f"{found.difference:+.1f} +-{found.high - found.difference:.1f}"
+    summary = compare_paired([our_values[seed] for seed in shared], [their_values[seed] for seed in shared])
+    return f"{summary.difference:+.1f} +-{summary.high - summary.difference:.1f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default="data", help="the data folder")
-    parser.add_argument("--out", type=Path, required=True, help="records are appended here; what is there is not rerun")
+    parser.add_argument("--root", default="data", help="data folder")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file to append records to; existing ones are not run again"
+    )
     parser.add_argument("--data", nargs="*", default=tuple(SETTINGS), choices=tuple(SETTINGS))
     parser.add_argument("--partition", nargs="*", default=PARTITIONS, choices=PARTITIONS)
     parser.add_argument("--arm", nargs="*", default=tuple(ARMS), choices=tuple(ARMS))
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--choose", action="store_true", help="only make the runs by which the rate is chosen")
-    parser.add_argument("--rates", type=Path, help="the records of --choose")
-    parser.add_argument("--lr", type=float, help="a rate, in the place of the chosen one")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that share the device")
+    parser.add_argument("--choose", action="store_true", help="only run the selection of the learning rate")
+    parser.add_argument("--rates", type=Path, help="records of --choose")
+    parser.add_argument("--lr", type=float, help="learning rate, instead of the selected one")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes that share the device")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--epochs", type=int, help="another length, of all arms")
-    parser.add_argument("--few", type=int, help="take so many examples of every group, to try things out")
+    parser.add_argument("--epochs", type=int, help="number of epochs of all arms")
+    parser.add_argument("--few", type=int, help="number of examples to use of each group, for a test run")
     parser.add_argument("--table", action="store_true", help="only print the table of the records in --out")
-    given = parser.parse_args()
-    if not (given.table or given.choose or given.rates or given.lr):
-        parser.error("say which rate: --rates FILE of an earlier --choose, or --lr")
-    done = {(record.cell, record.seed) for record in read(given.out)} if given.out.exists() else set()
-    wanted = () if given.table else choices(given.data) if given.choose else plan(given)
-    left = [task for task in wanted if (task.cell, task.seed) not in done]
-    if left:
-        study(left, Place(given.root, given.device, given.epochs, given.few), given.jobs, given.out)
-    if given.choose:
-        print("\n".join(f"{name}: rate {chosen(read(given.out), name):g}" for name in given.data))
+    args = parser.parse_args()
+    if not (args.table or args.choose or args.rates or args.lr):
+        parser.error("no learning rate: pass --rates FILE with the records of --choose, or --lr")
+    done = {(record.cell, record.seed) for record in read_records(args.out)} if args.out.exists() else set()
+    tasks = () if args.table else list_rate_tasks(args.data) if args.choose else list_tasks(args)
+    remaining = [task for task in tasks if (task.cell, task.seed) not in done]
+    if remaining:
+        run_tasks(remaining, Environment(args.root, args.device, args.epochs, args.few), args.jobs, args.out)
+    if args.choose:
+        print("\n".join(f"{name}: rate {select_rate(read_records(args.out), name):g}" for name in args.data))
     else:
-        print(table(read(given.out)))
+        print(table(read_records(args.out)))
 
 
 if __name__ == "__main__":

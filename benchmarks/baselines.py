@@ -1,10 +1,10 @@
-"""ERM on the real datasets, three seeds each: the "before" of everything that follows.
+"""ERM on the real datasets, with three seeds each.
 
 Run: python benchmarks/baselines.py --root DATA --out benchmarks/records/erm_baselines.jsonl [--only NAME ...]
 
-Every run leaves a record; the table that is printed last is made of them. The settings are those of the paper named
-beside each, or were chosen on validation accuracy (finetuning.py), after a first choice, SGD at 0.01, had left 4.7 % in
-the worst test group of Waterbirds; the last epoch is kept.
+Each run is appended as a record, and a table of the new records is printed. The settings are those of the paper named
+in the comment, or were selected by validation accuracy (finetuning.py), after a first choice, SGD at 0.01, had reached
+4.7 % in the worst test group of Waterbirds. The last epoch is used.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any
 
 import torch
 
-from spurless.bench.fitting import fit
-from spurless.core.records import Record, append
+from spurless.core.records import Record, append_record
 from spurless.data import Splits, load
+from spurless.fitting import fit
 from spurless.models import build
 from spurless.train.embed import embed
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 LITE0 = {"pretrained": True}
-# fine-tuning of the pretrained net: the best of twelve on validation accuracy, on each of the three sets; finetuning.py
+# fine-tuning of the pretrained network: best validation accuracy of twelve settings on three datasets; finetuning.py
 TUNE = {"epochs": 20, "batch_size": 64, "optimiser": "adam", "lr": 0.001, "weight_decay": 1e-4, "schedule": "cosine"}
 FLIP = {"augment": "flip"}
-# a linear probe is convex: long enough to arrive
+# a linear probe is convex: enough epochs to converge
 PROBE = {"epochs": 100, "batch_size": 256, "optimiser": "adam", "lr": 1e-3, "weight_decay": 0.0}
-# fine-tuning of an encoder of text: within the ranges of Devlin et al. 2019
+# fine-tuning of a text encoder: within the ranges of Devlin et al. 2019
 BERT = {"epochs": 4, "batch_size": 32, "optimiser": "adamw", "lr": 5e-5, "weight_decay": 0.01, "schedule": "linear"}
 # DCWP's pretraining of Colored MNIST (authors' code): Adam 0.01, betas .9 and .99, 10,000 steps of 256
 DCWP = {"steps": 10_000, "epochs": 1000, "batch_size": 256, "optimiser": "adam", "lr": 0.01, "beta2": 0.99}
@@ -51,21 +51,20 @@ class Baseline:
     data_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
     probe: bool = False
-    """Embed with the model once, and train a linear model on the features."""
+    """Whether a linear model is trained on the features of the pretrained model."""
 
     @property
     def name(self) -> str:
-        """Dataset, share of conflicting examples, and model."""
-        share = self.data_options.get("conflicting")
-        return (
-            f"{self.dataset}{'' if share is None else f' {share:.1%}'}, {'probe on ' if self.probe else ''}{self.model}"
-        )
+        """Dataset, fraction of conflicting examples, and model."""
+        fraction = self.data_options.get("conflicting")
+        conflicting = "" if fraction is None else f" {fraction:.1%}"
+        return f"{self.dataset}{conflicting}, {'probe on ' if self.probe else ''}{self.model}"
 
 
 BASELINES = (
     *(
-        Baseline("colored-mnist", "pooled-cnn", {**DCWP, "weight_decay": 0.0}, {"conflicting": share})
-        for share in (0.005, 0.01, 0.02, 0.05)
+        Baseline("colored-mnist", "pooled-cnn", {**DCWP, "weight_decay": 0.0}, {"conflicting": fraction})
+        for fraction in (0.005, 0.01, 0.02, 0.05)
     ),
     Baseline("biased-mnist", "small-cnn", MASKTUNE),
     *(
@@ -84,24 +83,24 @@ BASELINES = (
 )
 
 
-def run(baseline: Baseline, root: str, seeds: int, engine: Engine) -> Iterator[Record]:
+def run(baseline: Baseline, root: str, seeds: int, compute: Compute) -> Iterator[Record]:
     for seed in range(seeds):
         data = load(baseline.dataset, seed=seed, root=root, **baseline.data_options)
         model = build(baseline.model, data, seed=seed, **baseline.model_options)
-        began = time.perf_counter()
+        start = time.perf_counter()
         if baseline.probe:
-            data = standardised(embed(model, data, engine=engine))
+            data = standardise(embed(model, data, compute=compute))
             model = build("linear", data, seed=seed)
-        embedded = time.perf_counter() - began
-        record = fit("erm", model, data, seed=seed, train=baseline.train, engine=engine).record
-        yield replace(record, cell=f"baseline {baseline.name}", seconds={**record.seconds, "embed": embedded})
+        seconds_embed = time.perf_counter() - start
+        record = fit("erm", model, data, seed=seed, train=baseline.train, compute=compute).record
+        yield replace(record, cell=f"baseline {baseline.name}", seconds={**record.seconds, "embed": seconds_embed})
 
 
-def standardised(data: Splits) -> Splits:
-    """Scale every feature to mean 0 and deviation 1 over train, so that one learning rate serves all backbones."""
+def standardise(data: Splits) -> Splits:
+    """Standardise the features by train, so that one learning rate works for all backbones."""
     x = data.train.x
     if not isinstance(x, torch.Tensor):
-        raise TypeError("features are a tensor")
+        raise TypeError("the features are not a tensor")
     shift, scale = x.mean(dim=0), x.std(dim=0).clamp(min=1e-6)
     parts = {
         name: replace(getattr(data, name), x=(getattr(data, name).x - shift) / scale)
@@ -121,26 +120,28 @@ def table(records: Mapping[str, list[Record]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=None, help="the data folder")
-    parser.add_argument("--out", type=Path, required=True, help="records are appended here")
+    parser.add_argument("--root", default=None, help="data folder")
+    parser.add_argument("--out", type=Path, required=True, help="file to append records to")
     parser.add_argument("--only", nargs="*", default=None, help="names of datasets")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=None, help="stop each training early, to try things out")
+    parser.add_argument(
+        "--steps", type=int, default=None, help="stop each run after this number of steps, for a test run"
+    )
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
-    if given.root is not None:
-        os.environ["SPURLESS_DATA"] = given.root  # pretrained weights are looked for there
-    found: dict[str, list[Record]] = {}
+    args = parser.parse_args()
+    if args.root is not None:
+        os.environ["SPURLESS_DATA"] = args.root  # pretrained weights are searched for there
+    records: dict[str, list[Record]] = {}
     for baseline in BASELINES:
-        if given.only is not None and baseline.dataset not in given.only:
+        if args.only is not None and baseline.dataset not in args.only:
             continue
-        short = baseline if given.steps is None else replace(baseline, train={**baseline.train, "steps": given.steps})
-        for record in run(short, given.root, given.seeds, Engine(given.device)):
-            append(given.out, record)
-            found.setdefault(baseline.name, []).append(record)
+        shortened = baseline if args.steps is None else replace(baseline, train={**baseline.train, "steps": args.steps})
+        for record in run(shortened, args.root, args.seeds, Compute(args.device)):
+            append_record(args.out, record)
+            records.setdefault(baseline.name, []).append(record)
             worst = 100 * (record.metrics["worst_group"] or 0.0)
             print(f"{baseline.name}, seed {record.seed}: {worst:.1f}, {record.seconds['total']:.0f} s", flush=True)
-    print(table(found))
+    print(table(records))
 
 
 if __name__ == "__main__":

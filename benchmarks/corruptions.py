@@ -1,7 +1,7 @@
-"""What a corruption costs: images per second at level 5, whole batches beside a loop over single images.
+"""Speed of corruptions: images per second at level 5, for whole batches and for a loop over single images.
 
-Both forms call the same function in the same process and take turns; the median over the turns is reported. The loop
-takes fewer images, as its speed does not depend on their number.
+Both forms call the same function in the same process and alternate; the median is reported. The loop processes fewer
+images, since its speed does not depend on their number.
 
 Run: python benchmarks/corruptions.py [--device cuda] [--n 5000] [--out benchmarks/records/corruptions_cpu.json]
 """
@@ -18,8 +18,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from spurless.bench.assess import circumstances
 from spurless.data.corruptions import CORRUPTIONS, corrupt
+from spurless.fitting.assess import describe_environment
 
 SIDE = 32
 LEVEL = 5
@@ -34,26 +34,29 @@ def one_by_one(images: Tensor, name: str) -> None:
         corrupt(images[k : k + 1], name, LEVEL, index=torch.tensor([k]))
 
 
-def rate(form: Callable[[Tensor, str], None], images: Tensor, name: str) -> float:
+def images_per_second(form: Callable[[Tensor, str], None], images: Tensor, name: str) -> float:
     """Return images per second."""
-    wait(images.device)
-    begin = time.perf_counter()
+    synchronize(images.device)
+    start = time.perf_counter()
     form(images, name)
-    wait(images.device)
-    return len(images) / (time.perf_counter() - begin)
+    synchronize(images.device)
+    return len(images) / (time.perf_counter() - start)
 
 
-def wait(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def compare(images: Tensor, name: str, singles: int, turns: int) -> dict[str, float]:
     forms = {"batched": (batched, images), "one by one": (one_by_one, images[:singles])}
-    for form, some in forms.values():
-        form(some, name)  # tables, textures, allocator
-    found = {what: median(rate(form, some, name) for _ in range(turns)) for what, (form, some) in forms.items()}
-    return {what: round(value, 1) for what, value in found.items()}
+    for form, subset in forms.values():
+        form(subset, name)  # warm up
+    rates = {
+        title: median(images_per_second(form, subset, name) for _ in range(turns))
+        for title, (form, subset) in forms.items()
+    }
+    return {title: round(value, 1) for title, value in rates.items()}
 
 
 def main() -> None:
@@ -70,12 +73,12 @@ def main() -> None:
     print(f"{'images/s':20}{'batched':>12}{'one by one':>12}{'times':>8}")
     results = {}
     for name in CORRUPTIONS:
-        found = results[name] = compare(images, name, args.singles, args.turns)
-        times = found["batched"] / found["one by one"]
-        print(f"{name:20}{found['batched']:12,.0f}{found['one by one']:12,.0f}{times:8.1f}")
+        rates = results[name] = compare(images, name, args.singles, args.turns)
+        times = rates["batched"] / rates["one by one"]
+        print(f"{name:20}{rates['batched']:12,.0f}{rates['one by one']:12,.0f}{times:8.1f}")
     settings = {"n": args.n, "side": SIDE, "level": LEVEL, "threads": torch.get_num_threads()}
     if args.out is not None:
-        record = {"settings": settings, "images_per_second": results, **circumstances(device)}
+        record = {"settings": settings, "images_per_second": results, **describe_environment(device)}
         args.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

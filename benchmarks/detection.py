@@ -1,25 +1,24 @@
-"""Detection on data with a known truth: what audits find in models that cheat, and what they flag in those that do not.
+"""Detection rates of audits on data with a known shortcut, and false alarms on data without one.
 
 Run: python benchmarks/detection.py --root DATA --out benchmarks/records/detection.jsonl --jobs 15
      python benchmarks/detection.py --out benchmarks/records/detection.jsonl --table
 
-A problem has two twins: in the biased one the shortcut goes with the label in training, in the clean one it does not,
-and all else is the same. ERM is trained on either, and the model is audited twice on held-out examples: with attributes
-hidden, and with attributes. A line of the record is one audit. The last epoch is kept. Lengths of training were chosen
-by the accuracy of clean models, and floors of audits by false alarms, with seeds from 1000 on, which no table uses. Nor
-does any use seeds below 20: on these two floors were seen to be too low.
+Every problem has a biased and a clean version: attribute and label are associated in training in the biased version and
+independent in the clean one, and everything else is the same. ERM is trained on each, and the model is audited twice on
+held-out examples: without and with attributes. A line of the record is one audit. The last epoch is used. Training
+lengths were chosen by the accuracy of clean models, and effect thresholds of audits by false alarms, with seeds from
+1000 on, which no table uses. Seeds below 20 are not used either, because two thresholds were too low on them.
 
-Nets are small, so that a training takes seconds. A net that makes no mistakes cannot be asked what they share: the
-convolutional nets are nearly perfect on clean digits, so the same digits are given to an MLP too, which is not. Digits
-are audited on test, 500 examples, but for the *rare* problems: there the held-out examples break the shortcut as seldom
-as one in ten, and are 297.
+Networks are small, so that training takes seconds. Audits of errors need errors: the convolutional networks are nearly
+perfect on clean digits, so the same digits are also given to an MLP, which is not. Digits are audited on test, 500
+examples, except in the *rare* problems, where at most one in ten of the 297 held-out examples breaks the shortcut.
 
 Waterbirds (rebuilt, 96 pixels) and CelebA (10,000 faces, 64 pixels): EfficientNet-Lite0 with ImageNet weights, of which
-the head alone is trained. That is a convex problem, so a seed decides which examples are drawn, not where training
-ends: of Waterbirds 90 % of train, and a fifth of test to audit. The clean twin learns from the rest of test, where
-either background is as frequent, and which is about as large as train. Of CelebA all is shared out anew by each seed;
-the clean twin has as many men as women of either hair, and is small, because there are 81 blond men: about 680 faces to
-learn from and about 450 to audit. Two seeds share many examples.
+only the head is trained. This is a convex problem, so the seed determines the sampled examples, not the optimum: for
+Waterbirds 90 % of train, and a fifth of test for the audit. The clean version is trained on the rest of test, in which
+both backgrounds are equally frequent, and which is about as large as train. CelebA is split again for each seed; the
+clean version has as many men as women for each hair color and is small, because there are only 81 blond men: about 680
+training faces and about 450 audited ones. Two seeds share many examples.
 """
 
 from __future__ import annotations
@@ -42,186 +41,211 @@ import torch
 from torch import Tensor, nn
 
 from spurless.auditing import AUDITS, audit, biased_neurons, swapped_backgrounds
-from spurless.auditing.subject import PERMUTATIONS
-from spurless.bench.assess import circumstances, describe_model
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput, SpurlessError
+from spurless.auditing._context import PERMUTATIONS
+from spurless.core.errors import InputError, SpurlessError
 from spurless.core.findings import Audit, Finding
-from spurless.core.provenance import digest, versions
-from spurless.core.records import Record, append, read
+from spurless.core.hashing import content_hash
+from spurless.core.provenance import versions
+from spurless.core.records import Record, append_record, read_records
 from spurless.core.seeds import Seeds
-from spurless.data import DATASETS, Grouped, Splits, load
-from spurless.data.splitting import stratified
-from spurless.data.waterbirds_rebuilt import masks as bird_masks
+from spurless.data import DATASETS, Split, Splits, load
+from spurless.data.datasets.waterbirds import bird_masks
+from spurless.data.splitting import split_stratified
+from spurless.fitting import fit
+from spurless.fitting.assess import describe_environment, describe_model
 from spurless.metrics.groupwise import group_table
-from spurless.metrics.intervals import wilson
+from spurless.metrics.intervals import wilson_intervals
 from spurless.models import build
 from spurless.models.classifier import Classifier
 from spurless.models.weights import load_weights, save_weights
 from spurless.train.config import TrainConfig
-from spurless.train.embed import embed, features_of
+from spurless.train.embed import compute_features, embed
 from spurless.train.evaluate import predict
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 
-TWINS = ("biased", "clean")
+VERSIONS = ("biased", "clean")
 KNOWLEDGE = ("hidden", "known")
-OF_ATTRIBUTES = tuple(name for name, auditor in AUDITS.items() if auditor.needs == "attributes")
+ATTRIBUTE_AUDITS = tuple(name for name, auditor in AUDITS.items() if auditor.needs == "attributes")
 Conflicts = Callable[[Tensor, Tensor], Tensor]
-"""From labels and attributes to who breaks the shortcut."""
+"""Maps labels and attributes to a mask of the examples that break the shortcut."""
 
 
-def other_number(y: Tensor, a: Tensor) -> Tensor:
-    """Attribute i goes with label i."""
+def attribute_differs(y: Tensor, a: Tensor) -> Tensor:
+    """Return which examples break a shortcut from attribute i to label i."""
     return y != a
 
 
-def blond_man(y: Tensor, a: Tensor) -> Tensor:
-    """The group that the shortcut from women to blond hair leaves out."""
+def is_blond_man(y: Tensor, a: Tensor) -> Tensor:
+    """Return which examples are blond men, the group that breaks the shortcut from gender to hair color."""
     return (y == 1) & (a == 1)
 
 
-def other_phrase(y: Tensor, a: Tensor) -> Tensor:
-    """A negation goes with contradiction, which is label 0."""
+def negation_differs(y: Tensor, a: Tensor) -> Tensor:
+    """Return which examples break a shortcut from negation (1) to contradiction (label 0)."""
     return (y == 0) != (a == 1)
 
 
-def as_they_are(data: Splits, twin: str, seed: int) -> Splits:
-    """Options of the dataset made the twin."""
-    del twin, seed
+def keep_all(data: Splits, version: str, seed: int) -> Splits:
+    """Return the data unchanged: the options of the dataset determine the version."""
+    del version, seed
     return data
 
 
-def fewer_digits(data: Splits, twin: str, seed: int) -> Splits:
-    """A tenth of train and a quarter of val, every group alike: so that a training takes seconds."""
-    del twin
+def subsample_digits(data: Splits, version: str, seed: int) -> Splits:
+    """Select a tenth of train and a quarter of val, stratified by group, so that training takes seconds."""
+    del version
     seeds = Seeds(seed).child("fewer")
-    train, _, _ = stratified(data.train.g, (0.1, 0.9, 0.0), seeds=seeds)
-    val, _, _ = stratified(data.val.g, (0.25, 0.75, 0.0), seeds=seeds)
+    train, _, _ = split_stratified(data.train.g, (0.1, 0.9, 0.0), seeds=seeds)
+    val, _, _ = split_stratified(data.val.g, (0.25, 0.75, 0.0), seeds=seeds)
     return replace(data, train=data.train.select(train), val=data.val.select(val))
 
 
-def birds(data: Splits, twin: str, seed: int) -> Splits:
-    """Audit a fifth of test; learn from train, or from the rest of test, where backgrounds are even."""
+def sample_birds(data: Splits, version: str, seed: int) -> Splits:
+    """Audit a fifth of test; train on train or, for the clean version, on the rest of test, which is balanced."""
     seeds = Seeds(seed).child("birds")
-    rest, held_out, _ = stratified(data.test.g, (0.8, 0.2, 0.0), seeds=seeds)
-    most, _, _ = stratified(data.train.g, (0.9, 0.1, 0.0), seeds=seeds)
-    train = data.train.select(most) if twin == "biased" else data.test.select(rest)
-    asked = data.test.select(held_out)
-    return replace(data, train=train, val=asked, test=asked)
+    rest, held_out, _ = split_stratified(data.test.g, (0.8, 0.2, 0.0), seeds=seeds)
+    subset, _, _ = split_stratified(data.train.g, (0.9, 0.1, 0.0), seeds=seeds)
+    train = data.train.select(subset) if version == "biased" else data.test.select(rest)
+    audited = data.test.select(held_out)
+    return replace(data, train=train, val=audited, test=audited)
 
 
-def faces(data: Splits, twin: str, seed: int) -> Splits:
-    """Share all faces out; of the clean twin as many men as women of either hair, and six times as many not blond."""
-    seeds, whole = Seeds(seed).child("faces"), joined(data)
-    if twin == "biased":
-        train, asked, _ = stratified(whole.g, (0.7, 0.3, 0.0), seeds=seeds)
-        return replace(data, train=whole.select(train), val=whole.select(asked), test=whole.select(asked))
-    few = int(whole.counts.min())
-    mixed = torch.randperm(len(whole), generator=seeds.generator("twin"))
-    kept = torch.cat([mixed[whole.g[mixed] == g][: few if g >= 2 else 6 * few] for g in range(len(whole.groups))])
-    train, asked, _ = stratified(whole.g[kept], (0.6, 0.4, 0.0), seeds=seeds)
-    return replace(data, train=whole.select(kept[train]), val=whole.select(kept[asked]), test=whole.select(kept[asked]))
+def sample_faces(data: Splits, version: str, seed: int) -> Splits:
+    """Split all faces again; balance gender for each hair color in the clean version, with one blond in seven."""
+    seeds, faces = Seeds(seed).child("faces"), concatenate_splits(data)
+    if version == "clean":
+        smallest = int(faces.counts.min())
+        order = torch.randperm(len(faces), generator=seeds.generator("twin"))
+        sizes = [smallest if group >= 2 else 6 * smallest for group in range(len(faces.groups))]
+        faces = faces.select(torch.cat([order[faces.g[order] == group][:size] for group, size in enumerate(sizes)]))
+    fractions = (0.7, 0.3, 0.0) if version == "biased" else (0.6, 0.4, 0.0)
+    train, audited, _ = split_stratified(faces.g, fractions, seeds=seeds)
+    return replace(data, train=faces.select(train), val=faces.select(audited), test=faces.select(audited))
 
 
-def joined(data: Splits) -> Grouped:
-    """Put the three splits one after another."""
+def concatenate_splits(data: Splits) -> Split:
+    """Return the three splits as one."""
     parts = (data.train, data.val, data.test)
     x, y, a = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "a"))
-    return Grouped(x, y, a, data.groups, data.train.transform)
+    return Split(x, y, a, data.groups, data.train.transform)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A dataset, how its twins are made, a net, and what the truth is."""
+    """A dataset, its biased and clean versions, a network, and the known shortcut."""
 
     dataset: str
     model: str
     train: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     clean: Mapping[str, Any] = field(default_factory=dict)
-    """options of the clean twin, over those of both"""
+    """options of the clean version, added to ``options``"""
     model_options: Mapping[str, Any] = field(default_factory=dict)
     part: str = "val"
     """the split that is audited"""
-    draw: Callable[[Splits, str, int], Splits] = as_they_are
+    sample: Callable[[Splits, str, int], Splits] = keep_all
     probe: bool = False
-    """train the head alone"""
-    truth: str = ""
-    """what an audit that knows no attribute calls the shortcut; a pattern"""
-    conflicts: Conflicts = other_number
+    """whether only the head is trained"""
+    shortcut_pattern: str = ""
+    """regular expression for the name of the shortcut in audits without attributes"""
+    conflicts: Conflicts = attribute_differs
     masks: Callable[[str | None], Mapping[str, Tensor]] | None = None
-    """what tells the foreground of the images of every split"""
+    """function from the data folder to the foreground masks of each split"""
 
-    def options_of(self, twin: str) -> dict[str, Any]:
-        """Return the options of the data of a twin."""
-        return {**self.options, **(self.clean if twin == "clean" else {})}
+    def options_of(self, version: str) -> dict[str, Any]:
+        """Return the dataset options of a version."""
+        return {**self.options, **(self.clean if version == "clean" else {})}
 
 
 CNN: dict[str, Any] = {"model": "small-cnn", "model_options": {"width": 8, "hidden": 64}}
 MLP: dict[str, Any] = {"model": "mlp", "model_options": {"depth": 2, "width": 64, "bias": True}}
 LITE0: dict[str, Any] = {"model": "timm:tf_efficientnet_lite0", "model_options": {"pretrained": True}, "probe": True}
 SGD = {"epochs": 20, "batch_size": 64, "lr": 0.01}
-FEW = {"epochs": 20, "batch_size": 64, "optimiser": "adam", "lr": 1e-3}
-ADAM = {**FEW, "epochs": 60}  # until 99 % of clean training digits are right
+ADAM_SHORT = {"epochs": 20, "batch_size": 64, "optimiser": "adam", "lr": 1e-3}
+ADAM_LONG = {**ADAM_SHORT, "epochs": 60}  # until 99 % of the clean training digits are classified correctly
 PROBE = {"steps": 1500, "epochs": 2000, "batch_size": 256, "lr": 3e-3, "weight_decay": 0.1, "schedule": "cosine"}
-SMALL = {"size": 16}  # pixels; the digits have 8
-UNTIED = {"conflicting": 0.9}  # nine of ten other values: each is as frequent as any
-COLOUR, CORNER, RIGHT = r"^(red|green|blue|hue|saturation)\b", r"\b(top|upper) left\b", r"\bright\b"
+IMAGE_SIZE = {"size": 16}  # pixels; the digits have 8
+INDEPENDENT = {"conflicting": 0.9}  # with ten values, all are equally frequent
+COLOR_PATTERN, CORNER_PATTERN, RIGHT_PATTERN = (
+    r"^(red|green|blue|hue|saturation)\b",
+    r"\b(top|upper) left\b",
+    r"\bright\b",
+)
 
 PROBLEMS: dict[str, Problem] = {
-    "planted": Problem("planted", train=FEW, clean={"agreement": 0.5}, **MLP),
+    "planted": Problem("planted", train=ADAM_SHORT, clean={"agreement": 0.5}, **MLP),
     "planted-weak": Problem(
-        "planted", train=FEW, options={"spurious": 1.0, "agreement": 0.9}, clean={"agreement": 0.5}, **MLP
+        "planted", train=ADAM_SHORT, options={"spurious": 1.0, "agreement": 0.9}, clean={"agreement": 0.5}, **MLP
     ),
     **{
         name: problem
-        for suffix, net in (("", {**CNN, "train": SGD}), ("-mlp", {**MLP, "train": ADAM}))
+        for suffix, net in (("", {**CNN, "train": SGD}), ("-mlp", {**MLP, "train": ADAM_LONG}))
         for name, problem in {
             f"colored-digits{suffix}": Problem(
-                "colored-digits", options=SMALL, clean=UNTIED, part="test", truth=COLOUR, **net
+                "colored-digits",
+                options=IMAGE_SIZE,
+                clean=INDEPENDENT,
+                part="test",
+                shortcut_pattern=COLOR_PATTERN,
+                **net,
             ),
             f"patched-digits{suffix}": Problem(
-                "patched-digits", options=SMALL, clean={"conflicting": 0.5}, part="test", truth=CORNER, **net
+                "patched-digits",
+                options=IMAGE_SIZE,
+                clean={"conflicting": 0.5},
+                part="test",
+                shortcut_pattern=CORNER_PATTERN,
+                **net,
             ),
             f"double-digits{suffix}": Problem(
-                "double-digits", options=SMALL, clean=UNTIED, part="test", truth=RIGHT, **net
+                "double-digits",
+                options=IMAGE_SIZE,
+                clean=INDEPENDENT,
+                part="test",
+                shortcut_pattern=RIGHT_PATTERN,
+                **net,
             ),
         }.items()
     },
     "colored-digits-rare": Problem(
-        "colored-digits", train=ADAM, options={**SMALL, "val_conflicting": 0.1}, clean=UNTIED, truth=COLOUR, **MLP
+        "colored-digits",
+        train=ADAM_LONG,
+        options={**IMAGE_SIZE, "val_conflicting": 0.1},
+        clean=INDEPENDENT,
+        shortcut_pattern=COLOR_PATTERN,
+        **MLP,
     ),
     "patched-digits-rare": Problem(
         "patched-digits",
-        train=ADAM,
-        options={**SMALL, "val_conflicting": 0.1},
+        train=ADAM_LONG,
+        options={**IMAGE_SIZE, "val_conflicting": 0.1},
         clean={"conflicting": 0.5},
-        truth=CORNER,
+        shortcut_pattern=CORNER_PATTERN,
         **MLP,
     ),
     "negated-claims": Problem(
         "negated-claims",
         "token-mean",
         {"epochs": 60, "batch_size": 64, "optimiser": "adam", "lr": 3e-3},
-        options={"n_train": 1000},  # with 6,000 a clean model makes no mistakes that could be looked at
+        options={"n_train": 1000},  # with 6,000 a clean model makes no errors to audit
         clean={"conflicting": 0.5},
-        truth=r"negation|\b(nobody|no|never|nothing|doubts|wonder|forget)\b",
-        conflicts=other_phrase,
+        shortcut_pattern=r"negation|\b(nobody|no|never|nothing|doubts|wonder|forget)\b",
+        conflicts=negation_differs,
     ),
     "biased-mnist": Problem(
         "biased-mnist",
         train={"epochs": 4, "batch_size": 64, "lr": 0.01},
         clean={"conflicting": 0.5},
-        draw=fewer_digits,
-        truth=CORNER,
+        sample=subsample_digits,
+        shortcut_pattern=CORNER_PATTERN,
         **CNN,
     ),
     "waterbirds-rebuilt": Problem(
         "waterbirds-rebuilt",
         train=PROBE,
         options={"size": 96},
-        draw=birds,
-        truth=r"background|corner|frame",
+        sample=sample_birds,
+        shortcut_pattern=r"background|corner|frame",
         masks=bird_masks,
         **LITE0,
     ),
@@ -229,8 +253,8 @@ PROBLEMS: dict[str, Problem] = {
         "celeba10k",
         train=PROBE,
         options={"size": 64},
-        draw=faces,
-        conflicts=blond_man,
+        sample=sample_faces,
+        conflicts=is_blond_man,
         **LITE0,
     ),
 }
@@ -238,435 +262,451 @@ PROBLEMS: dict[str, Problem] = {
 
 @dataclass(frozen=True)
 class Task:
-    """One twin of a problem, with one seed."""
+    """One version of a problem, with one seed."""
 
     problem: str
-    twin: str
+    version: str
     seed: int
 
     @property
-    def row(self) -> Problem:
-        """The problem."""
+    def spec(self) -> Problem:
+        """The definition of the problem."""
         return PROBLEMS[self.problem]
 
     def cell(self, knowledge: str) -> str:
-        """What the record calls it."""
-        return f"{self.problem}, {self.twin}, attributes {knowledge}"
+        """Return the ``cell`` of the record."""
+        return f"{self.problem}, {self.version}, attributes {knowledge}"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a task finds its data and does its arithmetic."""
+class Environment:
+    """Data folder, device, folder of models, and number of permutations."""
 
     root: str | None = None
     device: str = "auto"
     models: Path | None = None
-    """where trained models are kept, so that another audit of them needs no training"""
+    """folder in which trained models are saved and from which they are loaded"""
     permutations: int = PERMUTATIONS
 
     @property
-    def engine(self) -> Engine:
+    def compute(self) -> Compute:
         """Device and precision."""
-        return Engine(self.device)
+        return Compute(self.device)
 
 
 @lru_cache(maxsize=1)
-def source(problem: str, twin: str, seed: int, root: str | None) -> Splits:
-    """Read the data, or make them."""
+def load_source(problem: str, version: str, seed: int, root: str | None) -> Splits:
+    """Load or generate the data of a problem."""
     if root is not None:
-        os.environ["SPURLESS_DATA"] = root  # pretrained weights are looked for there
-    row = PROBLEMS[problem]
-    options = {**row.options_of(twin), "seed": seed}
-    if root is not None and DATASETS[row.dataset].layout is not None:
+        os.environ["SPURLESS_DATA"] = root  # pretrained weights are searched for there
+    spec = PROBLEMS[problem]
+    options = {**spec.options_of(version), "seed": seed}
+    if root is not None and DATASETS[spec.dataset].layout is not None:
         options["root"] = root
-    return load(row.dataset, **options)
+    return load(spec.dataset, **options)
 
 
-def whole(task: Task, place: Place) -> Splits:
-    """Return the splits that a twin is drawn from; those of a probe are the same for all twins and seeds."""
-    twin, seed = (TWINS[0], 0) if task.row.probe else (task.twin, task.seed)
-    return source(task.problem, twin, seed, place.root)
+def load_all(task: Task, environment: Environment) -> Splits:
+    """Return the data before sampling; a probe uses the same data for all versions and seeds."""
+    version, seed = (VERSIONS[0], 0) if task.spec.probe else (task.version, task.seed)
+    return load_source(task.problem, version, seed, environment.root)
 
 
-def run(task: Task, place: Place) -> list[Record]:
-    """Train one model and audit it twice."""
-    began = time.perf_counter()
-    data = task.row.draw(whole(task, place), task.twin, task.seed)
-    model = trained(task, data, place)
-    seconds = time.perf_counter() - began
-    looks = looked(model, data, task, place)
-    seen = Seen(task, model, getattr(data, task.row.part), start(place.engine, 0, TrainConfig()))
+def run(task: Task, environment: Environment) -> list[Record]:
+    """Train one model, and audit it without and with attributes."""
+    start = time.perf_counter()
+    data = task.spec.sample(load_all(task, environment), task.version, task.seed)
+    model = load_or_train(task, data, environment)
+    seconds = time.perf_counter() - start
+    reports = audit_twice(model, data, task, environment)
+    evaluation = Evaluation(task, model, getattr(data, task.spec.part), make_run(environment.compute, 0, TrainConfig()))
     return [
         Record(
             method="audit",
             seed=task.seed,
-            data={"name": task.row.dataset, "options": task.row.options_of(task.twin), "part": task.row.part}
-            | {"examples": len(seen.split), "train_examples": len(data.train)},
+            data={"name": task.spec.dataset, "options": task.spec.options_of(task.version), "part": task.spec.part}
+            | {"examples": len(evaluation.split), "train_examples": len(data.train)},
             model=describe_model(model),
-            config={"permutations": place.permutations, "level": look.level},
-            train=dict(task.row.train),
+            config={"permutations": environment.permutations, "level": report.level},
+            train=dict(task.spec.train),
             supervision={"train_attributes": known, "val_labels": True, "val_attributes": known},
             selection="last",
             groups=(),
-            metrics=seen.numbers(look),
-            seconds={"train": round(seconds, 2), "audit": round(spent, 2)},
-            history=tuple(seen.row(finding, look) for finding in look.findings),
+            metrics=evaluation.compute_metrics(report),
+            seconds={"train": round(seconds, 2), "audit": round(seconds_audit, 2)},
+            history=tuple(evaluation.describe_finding(finding, report) for finding in report.findings),
             cell=task.cell(knowledge),
-            **circumstances(seen.run.device),
+            **describe_environment(evaluation.run.device),
         )
-        for knowledge, (look, spent) in looks.items()
+        for knowledge, (report, seconds_audit) in reports.items()
         for known in [knowledge == "known"]
     ]
 
 
-def trained(task: Task, data: Splits, place: Place) -> Classifier:
-    """Return the model of a task: from the folder of models, or by training."""
-    model = build(task.row.model, data, seed=task.seed, **task.row.model_options)
-    if place.models is None:
-        return learnt(task, model, data, place)
-    key = digest(describe_model(model), dict(task.row.train), data.fingerprint(), task.seed, versions()["torch"])
-    path = place.models / f"{task.problem}-{task.twin}-{task.seed}-{key}.safetensors"
+def load_or_train(task: Task, data: Splits, environment: Environment) -> Classifier:
+    """Load the model of a task from the folder of models, or train and save it."""
+    model = build(task.spec.model, data, seed=task.seed, **task.spec.model_options)
+    if environment.models is None:
+        return train_model(task, model, data, environment)
+    key = content_hash(describe_model(model), dict(task.spec.train), data.fingerprint(), task.seed, versions()["torch"])
+    path = environment.models / f"{task.problem}-{task.version}-{task.seed}-{key}.safetensors"
     if path.exists():
         load_weights(path, model)
         return model
-    model = learnt(task, model, data, place)
+    model = train_model(task, model, data, environment)
     save_weights(path, model)
     return model
 
 
-def learnt(task: Task, model: Classifier, data: Splits, place: Place) -> Classifier:
-    """Train a model by ERM, or its head alone on features that were scaled to unit variance."""
-    if not task.row.probe:
-        return fit("erm", model, data, seed=task.seed, train=task.row.train, engine=place.engine).model
-    features = task.row.draw(embedded(task.problem, place), task.twin, task.seed)
+def train_model(task: Task, model: Classifier, data: Splits, environment: Environment) -> Classifier:
+    """Train a model by ERM; if it is a probe, only the head, on features scaled to unit variance."""
+    if not task.spec.probe:
+        return fit("erm", model, data, seed=task.seed, train=task.spec.train, compute=environment.compute).model
+    features = task.spec.sample(load_features(task.problem, environment), task.version, task.seed)
     x: Any = features.train.x
     shift, scale = x.mean(dim=0), x.std(dim=0).clamp(min=1e-6)
-    scaled = {name: replace(part, x=(part.x - shift) / scale) for name, part in parts_of(features).items()}
+    scaled = {name: replace(part, x=(part.x - shift) / scale) for name, part in splits_by_name(features).items()}
     features = replace(features, **scaled)
-    blank = build("linear", features, seed=task.seed)
-    head: Any = fit("erm", blank, features, seed=task.seed, train=task.row.train, engine=Engine("cpu")).model.head
-    with torch.no_grad():  # the scale goes into the head
-        own: Any = model.head
-        own.weight.copy_(head.weight / scale)
-        own.bias.copy_(head.bias - head.weight @ (shift / scale))
+    linear = build("linear", features, seed=task.seed)
+    head: Any = fit("erm", linear, features, seed=task.seed, train=task.spec.train, compute=Compute("cpu")).model.head
+    with torch.no_grad():  # the head includes the scaling
+        head_layer: Any = model.head
+        head_layer.weight.copy_(head.weight / scale)
+        head_layer.bias.copy_(head.bias - head.weight @ (shift / scale))
     model.trained = True
     return model
 
 
 @lru_cache(maxsize=1)
-def embedded(problem: str, place: Place) -> Splits:
-    """Return the features of all images; they lie in the cache folder once they were made."""
-    data, row = source(problem, TWINS[0], 0, place.root), PROBLEMS[problem]
-    return embed(build(row.model, data, **row.model_options), data, engine=place.engine)
+def load_features(problem: str, environment: Environment) -> Splits:
+    """Return the features of all images, which are cached on disk."""
+    data, spec = load_source(problem, VERSIONS[0], 0, environment.root), PROBLEMS[problem]
+    return embed(build(spec.model, data, **spec.model_options), data, compute=environment.compute)
 
 
-def parts_of(data: Splits) -> dict[str, Any]:
-    """Return the splits by name."""
+def splits_by_name(data: Splits) -> dict[str, Any]:
+    """Return the three splits by name."""
     return {name: getattr(data, name) for name in ("train", "val", "test")}
 
 
-def looked(model: Classifier, data: Splits, task: Task, place: Place) -> dict[str, tuple[Audit, float]]:
-    """Audit without attributes, then with; what needs none is asked once. Beside each, the seconds it took.
+def audit_twice(
+    model: Classifier, data: Splits, task: Task, environment: Environment
+) -> dict[str, tuple[Audit, float]]:
+    """Audit without and with attributes, and return each audit with its seconds.
 
-    Masks of the foreground count as an attribute: they are somebody's work too.
+    Audits that need no attributes run once. Foreground masks count as attributes, since they are annotations too.
     """
-    settings: dict[str, Any] = {"part": task.row.part, "seed": task.seed, "permutations": place.permutations}
-    settings |= {"pictured": 0, "engine": place.engine}
-    began = time.perf_counter()
-    blind = replace(data, **{name: part.hide_attributes() for name, part in parts_of(data).items()})
-    without = audit(model, blind, **settings)
-    spent = time.perf_counter() - began
-    masks = foregrounds(task, place)
-    only = OF_ATTRIBUTES if masks is None else (*OF_ATTRIBUTES, swapped_backgrounds.NAME)
-    more = audit(model, data, only=only, masks=masks, **settings)
-    findings = tuple(sorted((*without.findings, *more.findings), key=on_the_page))
+    options: dict[str, Any] = {"part": task.spec.part, "seed": task.seed, "permutations": environment.permutations}
+    options |= {"pictured": 0, "compute": environment.compute}
+    start = time.perf_counter()
+    hidden = replace(data, **{name: part.hide_attributes() for name, part in splits_by_name(data).items()})
+    without = audit(model, hidden, **options)
+    seconds_audit = time.perf_counter() - start
+    masks = load_foregrounds(task, environment)
+    only = ATTRIBUTE_AUDITS if masks is None else (*ATTRIBUTE_AUDITS, swapped_backgrounds.NAME)
+    attribute_report = audit(model, data, only=only, masks=masks, **options)
+    findings = tuple(sorted((*without.findings, *attribute_report.findings), key=sort_key))
     known = Audit(findings, without.suspects, level=without.level)
-    return {"hidden": (without, spent), "known": (known, time.perf_counter() - began)}
+    return {"hidden": (without, seconds_audit), "known": (known, time.perf_counter() - start)}
 
 
-def on_the_page(finding: Finding) -> tuple[bool, bool, float]:
-    """Put what is flagged first, of that what shows use, and of that the most severe: as every audit does."""
+def sort_key(finding: Finding) -> tuple[bool, bool, float]:
+    """Return the sort key of a report: flagged first, then those that show use, then by severity."""
     return not finding.flagged, not finding.shows_use, -finding.severity
 
 
-def foregrounds(task: Task, place: Place) -> Tensor | None:
-    """Return the masks of the examples that are audited; None where there are none."""
-    if task.row.masks is None:
+def load_foregrounds(task: Task, environment: Environment) -> Tensor | None:
+    """Return the foreground masks of the audited examples, or None if there are none."""
+    if task.spec.masks is None:
         return None
     try:
-        masks = task.row.masks(place.root)
-    except BadInput:  # they are not beside the images
+        masks = task.spec.masks(environment.root)
+    except InputError:  # the masks are not in the data folder
         return None
-    data = whole(task, place)
-    parts = {name: replace(part, x=_as_large(masks[name], part.x.shape[-2:])) for name, part in parts_of(data).items()}
-    drawn: Tensor = getattr(task.row.draw(replace(data, **parts), task.twin, task.seed), task.row.part).x
-    return drawn
+    data = load_all(task, environment)
+    parts = {
+        name: replace(part, x=_resize_masks(masks[name], part.x.shape[-2:]))
+        for name, part in splits_by_name(data).items()
+    }
+    selected: Tensor = getattr(task.spec.sample(replace(data, **parts), task.version, task.seed), task.spec.part).x
+    return selected
 
 
-def _as_large(masks: Tensor, size: tuple[int, int]) -> Tensor:
+def _resize_masks(masks: Tensor, size: tuple[int, int]) -> Tensor:
     if tuple(masks.shape[1:]) == tuple(size):
         return masks
     return nn.functional.interpolate(masks[:, None].to(torch.uint8), size=size, mode="nearest")[:, 0].bool()
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """A model and the examples it was audited on, with their attributes: what an audit is judged by."""
+class Evaluation:
+    """A model and its audited examples with attributes, to evaluate an audit against the known shortcut."""
 
     task: Task
     model: Classifier
-    split: Grouped
+    split: Split
     run: Run
 
-    def numbers(self, look: Audit) -> dict[str, float | None]:
-        """Return how the model fares, what the audit says in the end, and how it did."""
-        said = predict(self.model.to(self.run.device), self.split, self.run.device)
-        table = group_table(said, self.split.y, self.split.a, self.split.groups)
-        breaks = self.task.row.conflicts(self.split.y, self.split.a)
-        suspected = torch.zeros_like(breaks)
-        suspected[[suspect.row for suspect in look.suspects]] = True
-        hits, found = int((suspected & breaks).sum()), int(suspected.sum())
+    def compute_metrics(self, report: Audit) -> dict[str, float | None]:
+        """Return the accuracy of the model, the verdict of the audit, and its precision and recall."""
+        predictions = predict(self.model.to(self.run.device), self.split, self.run.device)
+        table = group_table(predictions, self.split.y, self.split.a, self.split.groups)
+        conflicting = self.task.spec.conflicts(self.split.y, self.split.a)
+        suspected = torch.zeros_like(conflicting)
+        suspected[[suspect.row for suspect in report.suspects]] = True
+        n_correct, n_suspected = int((suspected & conflicting).sum()), int(suspected.sum())
         numbers = {
             "average": table.average,
             "worst_group": table.worst[0],
-            "mistakes": float((said != self.split.y).sum()),
-            "conflicting": float(breaks.double().mean()),
-            "leans": float(look.verdict == "leans"),
-            "rank": self.rank(look),
-            "suspected": found / len(breaks),
-            "precision": hits / found if found else None,
-            "recall": hits / int(breaks.sum()) if bool(breaks.any()) else None,
+            "mistakes": float((predictions != self.split.y).sum()),
+            "conflicting": float(conflicting.double().mean()),
+            "leans": float(report.verdict == "shortcut"),
+            "rank": self.rank(report),
+            "suspected": n_suspected / len(conflicting),
+            "precision": n_correct / n_suspected if n_suspected else None,
+            "recall": n_correct / int(conflicting.sum()) if bool(conflicting.any()) else None,
         }
         return {name: None if value is None else round(value, 4) for name, value in numbers.items()}
 
-    def rank(self, look: Audit) -> float | None:
-        """Return the place, among flagged findings, of the first that names the shortcut; a clean model has none."""
-        if self.task.twin == "clean":
+    def rank(self, report: Audit) -> float | None:
+        """Return the rank of the first flagged finding that names the shortcut; None for a clean model."""
+        if self.task.version == "clean":
             return None
-        return next((float(i) for i, finding in enumerate(look.flagged, 1) if self.names(finding)), None)
+        return next((float(i) for i, finding in enumerate(report.flagged, 1) if self.names_shortcut(finding)), None)
 
-    def names(self, finding: Finding) -> bool:
-        """Return whether a finding names what the data were given as a shortcut.
+    def names_shortcut(self, finding: Finding) -> bool:
+        """Return whether a finding names the known shortcut.
 
-        These data have one attribute, so who names an attribute names it. A neuron is right if it tells the attribute
-        better than the label. That the model looks at some region names nothing.
+        The data have one attribute, so an audit of attributes always names it. A neuron counts if it explains the
+        attribute better than the label. A region names nothing.
         """
         if finding.shortcut is None or not finding.flagged:
             return False
-        if finding.audit in OF_ATTRIBUTES:
+        if finding.audit in ATTRIBUTE_AUDITS:
             return True
         if finding.audit == biased_neurons.NAME:
-            size = features_of(self.model, self.split, self.run)[:, int(finding.numbers["neuron"])].abs()
+            activation = compute_features(self.model, self.split, self.run)[:, int(finding.numbers["neuron"])].abs()
             g = self.split.g
-            return told(size, self.split.a, g) > told(size, self.split.y, g)
-        return bool(self.task.row.truth) and re.search(self.task.row.truth, finding.shortcut) is not None
+            return explained_variance(activation, self.split.a, g) > explained_variance(activation, self.split.y, g)
+        return (
+            bool(self.task.spec.shortcut_pattern)
+            and re.search(self.task.spec.shortcut_pattern, finding.shortcut) is not None
+        )
 
-    def row(self, finding: Finding, look: Audit) -> dict[str, Any]:
-        """Return what the record says of a finding; what is not so is not said, since lines are many."""
+    def describe_finding(self, finding: Finding, report: Audit) -> dict[str, Any]:
+        """Return the entry of a finding in the record; flags that are false are left out to keep the file small."""
         numbers = {"severity": round(finding.severity, 4), "p": None if finding.p is None else round(finding.p, 4)}
         numbers |= {"low": round(finding.numbers["low"], 4)} if "low" in finding.numbers else {}
-        words = {"flagged": finding.flagged, "proven": finding in look.proven, "use": finding.shows_use}
-        named = finding.shortcut if finding.flagged else None
-        return {"audit": finding.audit, **numbers, **{word: True for word, so in words.items() if so}} | (
-            {} if named is None else {"shortcut": named}
+        flags = {"flagged": finding.flagged, "proven": finding in report.confirmed, "use": finding.shows_use}
+        shortcut = finding.shortcut if finding.flagged else None
+        return {"audit": finding.audit, **numbers, **{flag: True for flag, is_set in flags.items() if is_set}} | (
+            {} if shortcut is None else {"shortcut": shortcut}
         )
 
 
-def told(size: Tensor, of: Tensor, g: Tensor) -> float:
-    """Return the share of the variance of a neuron that some number tells; groups count alike.
+def explained_variance(activation: Tensor, target: Tensor, g: Tensor) -> float:
+    """Return the fraction of the variance of a neuron that a target explains, with equal weight for each group.
 
-    Else a neuron would be said to tell the attribute where it tells the label and both go together.
+    Without the weights, a neuron that explains the label would also explain an attribute associated with the label.
     """
     weight = 1 / torch.bincount(g)[g].double()
     weight = weight / weight.sum()
-    size = size.double() - weight @ size.double()
-    mass, total = (torch.zeros(int(of.max()) + 1).double().index_add(0, of, part) for part in (weight, weight * size))
-    return float((total**2 / mass.clamp(min=1e-12)).sum() / (weight @ size**2).clamp(min=1e-12))
+    activation = activation.double() - weight @ activation.double()
+    mass, total = (
+        torch.zeros(int(target.max()) + 1).double().index_add(0, target, part) for part in (weight, weight * activation)
+    )
+    return float((total**2 / mass.clamp(min=1e-12)).sum() / (weight @ activation**2).clamp(min=1e-12))
 
 
-def plan(given: Any) -> Iterator[Task]:
-    """Return the tasks, the slow ones first, so that no process is left with one at the end."""
-    names = sorted(given.problems, key=lambda name: not PROBLEMS[name].probe)
-    for name, seed, twin in product(names, range(given.seed, given.seed + given.seeds), given.twins):
-        yield Task(name, twin, seed)
+def list_tasks(args: Any) -> Iterator[Task]:
+    """Yield the tasks, slow ones first, so that all processes finish at about the same time."""
+    names = sorted(args.problems, key=lambda name: not PROBLEMS[name].probe)
+    for name, seed, version in product(names, range(args.seed, args.seed + args.seeds), args.versions):
+        yield Task(name, version, seed)
 
 
-def study(tasks: Sequence[Task], place: Place, jobs: int) -> Iterator[list[Record]]:
-    """Yield the records of the tasks as they are done; one that fails is told, and leaves a hole."""
+def run_tasks(tasks: Sequence[Task], environment: Environment, jobs: int) -> Iterator[list[Record]]:
+    """Yield the records of each task when it is done; print the error of a task that fails."""
     if jobs == 1:
         for task in tasks:
-            yield from attempted(task, partial(run, task, place))
+            yield from catch_failure(task, partial(run, task, environment))
         return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that are about to start
-    for name in {task.problem for task in tasks if task.row.probe}:
-        embedded(name, place)  # once, before many ask for it
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # inherited by the worker processes
+    for name in {task.problem for task in tasks if task.spec.probe}:
+        load_features(name, environment)  # compute once, before the processes need it
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        waiting = {pool.submit(run, task, place): task for task in tasks}
-        for done in as_completed(waiting):
-            yield from attempted(waiting[done], done.result)
+        futures = {pool.submit(run, task, environment): task for task in tasks}
+        for future in as_completed(futures):
+            yield from catch_failure(futures[future], future.result)
 
 
-def attempted(task: Task, result: Callable[[], list[Record]]) -> Iterator[list[Record]]:
-    """Yield what a task gives, unless it fails."""
+def catch_failure(task: Task, result: Callable[[], list[Record]]) -> Iterator[list[Record]]:
+    """Yield the records of a task, or print its error."""
     try:
         yield result()
     except (SpurlessError, RuntimeError) as error:
         print(f"{task}: {error}", flush=True)
 
 
-Found = Mapping[tuple[str, str, str], Sequence[Record]]
-"""Records by problem, twin and whether attributes were known."""
+Cells = Mapping[tuple[str, str, str], Sequence[Record]]
+"""Records by problem, version, and whether attributes were hidden or known."""
 
 
 def tables(records: Iterable[Record]) -> tuple[str, str]:
-    """Return two tables in Markdown: how each problem fares, and how each audit does."""
-    found: dict[tuple[str, str, str], list[Record]] = {}
+    """Return two Markdown tables: one row per problem, and one row per audit."""
+    cells: dict[tuple[str, str, str], list[Record]] = {}
     for record in {(record.cell, record.seed): record for record in records}.values():
-        problem, twin, knowledge = record.cell.split(", ")
-        found.setdefault((problem, twin, knowledge.removeprefix("attributes ")), []).append(record)
-    return by_problem(found), by_audit(found)
+        problem, version, knowledge = record.cell.split(", ")
+        cells.setdefault((problem, version, knowledge.removeprefix("attributes ")), []).append(record)
+    return problem_table(cells), audit_table(cells)
 
 
-def by_problem(found: Found) -> str:
-    """One row per problem without attributes, and one with."""
+def problem_table(cells: Cells) -> str:
+    """Return two rows per problem: attributes hidden and known."""
     rows = [
         (
             f"`{problem}`",
             knowledge,
             str(len(biased)),
-            accuracies(biased),
-            leaning(biased),
-            flagging(biased),
-            ranks(biased),
-            suspicions(biased),
+            mean_accuracies(biased),
+            shortcut_rate(biased),
+            flagged_rate(biased),
+            format_ranks(biased),
+            format_suspects(biased),
             str(len(clean)),
-            accuracies(clean),
-            leaning(clean),
-            flagging(clean),
+            mean_accuracies(clean),
+            shortcut_rate(clean),
+            flagged_rate(clean),
         )
         for problem, knowledge in product(PROBLEMS, KNOWLEDGE)
-        for biased, clean in [[found.get((problem, twin, knowledge), ()) for twin in TWINS]]
+        for biased, clean in [[cells.get((problem, version, knowledge), ()) for version in VERSIONS]]
         if biased or clean
     ]
-    biased = ("seeds", "average, worst group", "leans", "use flagged", "named (rank)", "suspects")
-    return markdown(
-        ("problem", "attributes", *biased, "clean seeds", *(f"clean: {word}" for word in biased[1:4])), rows
+    columns = ("seeds", "average, worst group", "shortcut", "use flagged", "named (rank)", "suspects")
+    return markdown_table(
+        ("problem", "attributes", *columns, "clean seeds", *(f"clean: {column}" for column in columns[1:4])), rows
     )
 
 
-def by_audit(found: Found) -> str:
-    """One row per audit over all problems, and one per verdict."""
-    biased, clean = (gathered(found, twin, "known") for twin in TWINS)
+def audit_table(cells: Cells) -> str:
+    """Return one row per audit over all problems, and one per verdict."""
+    biased, clean = (select_records(cells, version, "known") for version in VERSIONS)
     names = {row["audit"]: row.get("use", False) for record in (*clean, *biased) for row in record.history}
     rows = [
-        (f"`{name}`", "yes" if use else "no", *(cell for side in (clean, biased) for cell in answers(name, side)))
+        (f"`{name}`", "yes" if use else "no", *(cell for side in (clean, biased) for cell in audit_cells(name, side)))
         for name, use in sorted(names.items(), key=lambda item: (not item[1], item[0]))
     ]
     for knowledge in KNOWLEDGE:
-        sides = [gathered(found, twin, knowledge) for twin in reversed(TWINS)]
-        cells = (cell for side in sides for cell in (str(len(side)), "all", leaning(side), leaning(side)))
-        rows.append((f"verdict *leans*, attributes {knowledge}", "yes", *cells))
-    words = ("models", "asked", "flagged of all", "flagged of asked")
-    return markdown(("audit", "shows use", *(f"{twin}: {word}" for twin in reversed(TWINS) for word in words)), rows)
+        sides = [select_records(cells, version, knowledge) for version in reversed(VERSIONS)]
+        rates = (cell for side in sides for cell in (str(len(side)), "all", shortcut_rate(side), shortcut_rate(side)))
+        rows.append((f"verdict *shortcut*, attributes {knowledge}", "yes", *rates))
+    columns = ("models", "run", "flagged of all", "flagged of run")
+    return markdown_table(
+        ("audit", "shows use", *(f"{version}: {column}" for version in reversed(VERSIONS) for column in columns)), rows
+    )
 
 
-def gathered(found: Found, twin: str, knowledge: str) -> list[Record]:
-    """Return the records of all problems."""
-    return [record for key, records in found.items() if key[1:] == (twin, knowledge) for record in records]
+def select_records(cells: Cells, version: str, knowledge: str) -> list[Record]:
+    """Return the records of a version over all problems."""
+    return [record for key, records in cells.items() if key[1:] == (version, knowledge) for record in records]
 
 
-def answers(name: str, records: Sequence[Record]) -> tuple[str, str, str, str]:
-    """Return of how many models an audit was part, how many it could be asked of, and the share that it flagged."""
+def audit_cells(name: str, records: Sequence[Record]) -> tuple[str, str, str, str]:
+    """Return the number of models, the number the audit could run on, and the flagged fraction of each."""
     rows = [row for record in records for row in record.history if row["audit"] == name]
-    asked = sum(row["p"] is not None for row in rows)
+    n_run = sum(row["p"] is not None for row in rows)
     flagged = sum(row.get("flagged", False) for row in rows)
-    return str(len(rows)), str(asked), share(flagged, len(rows)), share(flagged, asked)
+    return str(len(rows)), str(n_run), format_fraction(flagged, len(rows)), format_fraction(flagged, n_run)
 
 
-def share(k: int, n: int) -> str:
-    """Return a share with Wilson's 95 % interval, in percent.
+def format_fraction(k: int, n: int) -> str:
+    """Format a fraction with its 95 % Wilson interval, in percent.
 
     Example:
-        >>> share(1, 20)
+        >>> format_fraction(1, 20)
         '5 % (1 to 24)'
     """
     if not n:
         return "-"
-    low, high = (100 * float(bound) for bound in wilson(k, n))
+    low, high = (100 * float(bound) for bound in wilson_intervals(k, n))
     return f"{100 * k / n:.0f} % ({low:.0f} to {high:.0f})"
 
 
-def leaning(records: Sequence[Record]) -> str:
-    """Return the share of models of which the verdict is that they lean on a shortcut."""
-    return share(sum(bool(record.metrics["leans"]) for record in records), len(records))
+def shortcut_rate(records: Sequence[Record]) -> str:
+    """Return the fraction of models with the verdict ``shortcut``."""
+    return format_fraction(sum(bool(record.metrics["leans"]) for record in records), len(records))
 
 
-def flagging(records: Sequence[Record]) -> str:
-    """Return the share of models of which an audit that shows use flags something, however many were asked."""
+def flagged_rate(records: Sequence[Record]) -> str:
+    """Return the fraction of models with a flagged audit that shows use, not corrected for the number of audits."""
     flagged = [any(row.get("flagged") and row.get("use") for row in record.history) for record in records]
-    return share(sum(flagged), len(records))
+    return format_fraction(sum(flagged), len(records))
 
 
-def accuracies(records: Sequence[Record]) -> str:
+def mean_accuracies(records: Sequence[Record]) -> str:
     """Return average and worst-group accuracy on the audited examples, in percent, mean over seeds."""
-    words = [f"{100 * fmean(values):.0f}" if values else "-" for values in values_of(records, "average", "worst_group")]
-    return ", ".join(words)
+    percents = [
+        f"{100 * fmean(values):.0f}" if values else "-" for values in collect_values(records, "average", "worst_group")
+    ]
+    return ", ".join(percents)
 
 
-def ranks(records: Sequence[Record]) -> str:
-    """Return how often the shortcut is named by a flagged finding, and the median place of the first that does."""
-    (known,) = values_of(records, "rank")
-    return f"{len(known)} of {len(records)}" + (f" ({median(known):g})" if known else "") if records else "-"
+def format_ranks(records: Sequence[Record]) -> str:
+    """Return how many models have a flagged finding that names the shortcut, and the median of its rank."""
+    (values,) = collect_values(records, "rank")
+    return f"{len(values)} of {len(records)}" + (f" ({median(values):g})" if values else "") if records else "-"
 
 
-def suspicions(records: Sequence[Record]) -> str:
-    """Return the precision of the suspected minority beside the share of all that conflict, and its recall."""
-    precision, of_all, recall = values_of(records, "precision", "conflicting", "recall")
+def format_suspects(records: Sequence[Record]) -> str:
+    """Return the precision of the suspects, the fraction of all examples that conflict, and the recall."""
+    precision, conflicting, recall = collect_values(records, "precision", "conflicting", "recall")
     if not precision or not recall:
         return "-"
-    return f"{fmean(precision):.2f} of {fmean(of_all):.2f}, recall {fmean(recall):.2f}"
+    return f"{fmean(precision):.2f} of {fmean(conflicting):.2f}, recall {fmean(recall):.2f}"
 
 
-def values_of(records: Sequence[Record], *names: str) -> list[list[float]]:
-    """Return the numbers that exist, of each name."""
+def collect_values(records: Sequence[Record], *names: str) -> list[list[float]]:
+    """Return the values of each metric, without None."""
     return [[value for record in records if (value := record.metrics.get(name)) is not None] for name in names]
 
 
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table."""
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=os.environ.get("SPURLESS_DATA"), help="the data folder")
-    parser.add_argument("--out", type=Path, required=True, help="records are appended here; what is there is not rerun")
+    parser.add_argument("--root", default=os.environ.get("SPURLESS_DATA"), help="data folder")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file to append records to; existing ones are not run again"
+    )
     parser.add_argument("--problems", nargs="*", default=tuple(PROBLEMS), choices=tuple(PROBLEMS), metavar="NAME")
-    parser.add_argument("--twins", nargs="*", default=TWINS, choices=TWINS)
-    parser.add_argument("--seed", type=int, default=20, help="the first seed")
+    parser.add_argument("--twins", dest="versions", nargs="*", default=VERSIONS, choices=VERSIONS)
+    parser.add_argument("--seed", type=int, default=20, help="first seed")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--permutations", type=int, default=PERMUTATIONS)
-    parser.add_argument("--models", type=Path, help="keep trained models in this folder, and take them from there")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--models", type=Path, help="folder to save trained models in and load them from")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes, with one thread each")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--table", action="store_true", help="only print the tables of the records in --out")
-    given = parser.parse_args()
-    done = {(record.cell, record.seed) for record in read(given.out)} if given.out.exists() else set()
-    left = [task for task in plan(given) if any((task.cell(k), task.seed) not in done for k in KNOWLEDGE)]
-    place = Place(given.root, given.device, given.models, given.permutations)
-    for records in study([] if given.table else left, place, given.jobs):
+    args = parser.parse_args()
+    done = {(record.cell, record.seed) for record in read_records(args.out)} if args.out.exists() else set()
+    remaining = [task for task in list_tasks(args) if any((task.cell(k), task.seed) not in done for k in KNOWLEDGE)]
+    environment = Environment(args.root, args.device, args.models, args.permutations)
+    for records in run_tasks([] if args.table else remaining, environment, args.jobs):
         for record in records:
             if (record.cell, record.seed) not in done:
-                append(given.out, record)
-            print(told_of(record), flush=True)
-    print("\n\n".join(tables(read(given.out))))
+                append_record(args.out, record)
+            print(format_line(record), flush=True)
+    print("\n\n".join(tables(read_records(args.out))))
 
 
-def told_of(record: Record) -> str:
-    """Return a line about a record."""
+def format_line(record: Record) -> str:
+    """Return a one-line summary of a record."""
     flagged = ", ".join(row["audit"] for row in record.history if row.get("flagged")) or "nothing"
-    verdict = "leans" if record.metrics["leans"] else "does not lean"
-    return f"{record.cell}, seed {record.seed}: {accuracies([record])} %, {verdict}, {flagged} flagged"
+    verdict = "shortcut" if record.metrics["leans"] else "no shortcut"
+    return f"{record.cell}, seed {record.seed}: {mean_accuracies([record])} %, verdict: {verdict}, flagged: {flagged}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Choose how the pretrained net of the ERM baselines is fine-tuned, on validation accuracy; no test split is looked at.
+"""Select the fine-tuning settings of the ERM baselines by validation accuracy, without the test splits.
 
 Run: python benchmarks/finetuning.py --root DATA --out benchmarks/records/finetuning.json [--only NAME ...]
 """
@@ -12,15 +12,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from spurless.bench.assess import circumstances
 from spurless.data import load
+from spurless.fitting.assess import describe_environment
 from spurless.methods.erm import ERM
 from spurless.models import build
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import evaluate
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 
-SETS = ("waterbirds-rebuilt", "celeba10k", "utkface-age-gender")
+DATASETS = ("waterbirds-rebuilt", "celeba10k", "utkface-age-gender")
 RATES = {"sgd": (0.001, 0.01, 0.1), "adam": (0.0001, 0.0003, 0.001)}
 MODEL = "timm:tf_efficientnet_lite0"
 
@@ -29,18 +29,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=SETS)
+    parser.add_argument("--only", nargs="*", default=DATASETS)
     parser.add_argument("--steps", type=int, default=None)
-    given = parser.parse_args()
-    os.environ["SPURLESS_DATA"] = given.root
+    args = parser.parse_args()
+    os.environ["SPURLESS_DATA"] = args.root
     rows: list[dict[str, Any]] = []
-    for name, augment in product(given.only, ("none", "flip")):
-        data = load(name, root=given.root, augment=augment)
-        shown = data.shown(train_attributes=False, val_labels=False, val_attributes=False)
+    for name, augment in product(args.only, ("none", "flip")):
+        data = load(name, root=args.root, augment=augment)
+        visible = data.visible(train_attributes=False, val_labels=False, val_attributes=False)
         for optimiser, lr in ((key, value) for key, values in RATES.items() for value in values):
-            config = TrainConfig(20, given.steps, 64, optimiser, lr, schedule="cosine")  # type: ignore[arg-type]
-            run = start(Engine(), 0, config)
-            model = ERM().fit(build(MODEL, data, pretrained=True).to(run.device), shown, run)
+            config = TrainConfig(20, args.steps, 64, optimiser, lr, schedule="cosine")  # type: ignore[arg-type]
+            run = make_run(Compute(), 0, config)
+            model = ERM().fit(build(MODEL, data, pretrained=True).to(run.device), visible, run)
             table = evaluate(model, data.val, run.device)
             row = {"data": name, "augment": augment, "optimiser": optimiser, "lr": lr}
             rows.append({**row, "val average": round(100 * table.average, 2)})
@@ -49,9 +49,9 @@ def main() -> None:
         "what": "validation accuracy, %",
         "model": MODEL,
         "rows": rows,
-        **circumstances(start(Engine(), 0, TrainConfig()).device),
+        **describe_environment(make_run(Compute(), 0, TrainConfig()).device),
     }
-    given.out.write_text(json.dumps(record, indent=1) + "\n")
+    args.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

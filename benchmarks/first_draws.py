@@ -1,10 +1,10 @@
-"""What the first draws of a learned mask leave of a trained network, by how likely a weight is kept.
+"""Accuracy of a trained network under random weight masks, by the probability that a weight is kept.
 
-DCWP learns a mask by what randomly thinned networks get right. Where these get nothing right, there is nothing to learn
-from. Each net is trained by ERM on corrupted digits (32 pixels), every convolution and linear weight is then kept with
-some probability, and the accuracy on validation is taken over several draws, batch normalisation by the statistics of
-the batch, as while a mask is learned. At the start DCWP's authors keep a weight with probability 0.694, the paper as it
-is written with 0.818.
+DCWP learns a mask from the loss of randomly masked networks, and cannot learn if these are at chance. Each network is
+trained by ERM on corrupted digits (32 pixels). Then each convolution and linear weight is kept with a given
+probability, and the validation accuracy is averaged over several masks, with batch normalisation by batch statistics,
+as when a mask is learned. The initial probability is 0.694 in the code of DCWP's authors, and 0.818 in the text of the
+paper.
 
 Run: python benchmarks/first_draws.py --root DATA --out benchmarks/records/first_draws.json
 """
@@ -23,22 +23,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from spurless.bench.assess import circumstances
-from spurless.bench.fitting import fit
 from spurless.data import load
-from spurless.data.grouped import Grouped
 from spurless.data.loader import Loader
+from spurless.data.split import Split
+from spurless.fitting import fit
+from spurless.fitting.assess import describe_environment
 from spurless.models import build
-from spurless.models.learned_masks import learn_masks
-from spurless.train.run import Engine
+from spurless.models.pruning.learned_masks import add_learned_masks
+from spurless.train.run import Compute
 
-KEPT = (1.0, 0.99, 0.95, 0.9, 0.818, 0.694)
+PROBABILITIES = (1.0, 0.99, 0.95, 0.9, 0.818, 0.694)
 BATCH = 128
 
 
 @dataclass(frozen=True)
 class Net:
-    """A network and how it is trained until it knows the digits."""
+    """Training settings and options of a network."""
 
     epochs: int
     lr: float
@@ -52,42 +52,42 @@ NETS = {
 }
 
 
-def under_draws(model: nn.Module, split: Grouped, kept: float, draws: int) -> float:
-    """Return the accuracy of a network that is thinned anew for every batch."""
-    if kept < 1:
-        learn_masks(model, math.log(kept / (1 - kept)), squashed=False)
+def masked_accuracy(model: nn.Module, split: Split, probability: float, draws: int) -> float:
+    """Return the accuracy of a network with a new random mask for each batch."""
+    if probability < 1:
+        add_learned_masks(model, math.log(probability / (1 - probability)), squashed=False)
     model.train()
     loader = Loader(split, lambda _: torch.arange(len(split)), BATCH)
     with torch.no_grad():
-        right = [
+        correct = [
             (model(batch.x).argmax(1) == batch.y).double().mean() for _ in range(draws) for batch in loader.batches()
         ]
-    return fmean(map(float, right))
+    return fmean(map(float, correct))
 
 
 def measure(name: str, seed: int, draws: int) -> dict[str, Any]:
-    """Train a network and thin it."""
+    """Train a network, and return its accuracy for each probability."""
     net = NETS[name]
     data = load("corrupted-digits", seed=seed, conflicting=0.5)
     model = build(name, data, seed=seed, **net.options)
     train = {"epochs": net.epochs, "batch_size": 64, "optimiser": "adam", "lr": net.lr, "weight_decay": 0.0}
-    fitted = fit("erm", model, data, train=train, seed=seed, engine=Engine("cpu")).model
+    fitted = fit("erm", model, data, train=train, seed=seed, compute=Compute("cpu")).model
     state = {key: value.clone() for key, value in fitted.state_dict().items()}
-    found = {}
-    for kept in KEPT:
-        again = build(name, data, seed=seed, **net.options)
-        again.load_state_dict(state)
+    accuracies = {}
+    for probability in PROBABILITIES:
+        masked = build(name, data, seed=seed, **net.options)
+        masked.load_state_dict(state)
         torch.manual_seed(seed)
-        found[str(kept)] = round(under_draws(again, data.val, kept, draws), 4)
+        accuracies[str(probability)] = round(masked_accuracy(masked, data.val, probability, draws), 4)
     layers = sum(isinstance(part, nn.Conv2d | nn.Linear) for part in fitted.modules())
-    print(f"{name}, {layers} layers: {found}", flush=True)
-    return {"layers": layers, "accuracy": found}
+    print(f"{name}, {layers} layers: {accuracies}", flush=True)
+    return {"layers": layers, "accuracy": accuracies}
 
 
 def main() -> None:
-    """Measure every net and write the record."""
+    """Measure all networks and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", help="the data folder, for pretrained weights")
+    parser.add_argument("--root", help="data folder with pretrained weights")
     parser.add_argument("--models", nargs="+", choices=list(NETS), default=list(NETS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draws", type=int, default=5)
@@ -97,7 +97,7 @@ def main() -> None:
         os.environ["SPURLESS_DATA"] = args.root
     results = {name: measure(name, args.seed, args.draws) for name in args.models}
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "root")}
-    text = json.dumps({"results": results, "settings": settings, **circumstances(torch.device("cpu"))}, indent=1)
+    text = json.dumps({"results": results, "settings": settings, **describe_environment(torch.device("cpu"))}, indent=1)
     if args.out is not None:
         args.out.write_text(text + "\n")
 

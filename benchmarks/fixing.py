@@ -1,21 +1,21 @@
-"""What ``fix`` gains where the truth is known: the worst group before and after, and how near to the best method.
+"""Gains of ``fix`` on data with a known shortcut: the worst group before and after, compared with the best method.
 
 Run: python benchmarks/fixing.py --root DATA --out benchmarks/records/fixing.jsonl --models MODELS --jobs 2
      python benchmarks/fixing.py --out benchmarks/records/fixing.jsonl --table
 
 The models are the biased ones of ``benchmarks/detection.py`` (the same folder of models serves both). Each is repaired
-four times: by the automatic choice, and by the best by the criterion of all methods that repair a trained model
-(``--try repairs``), with the attributes of train and validation hidden, and with them. Methods are not tuned. That the
-whole of validation is audited was decided after a table of seeds 20 to 33, and what a repair has to raise with seeds
-from 1000 on; seeds from 40 on had no part in anything, but that they showed how much was missing for texts: words that
-an audit names were then tried with seeds 1000 to 1002. Test, whose attributes are known here, decides nothing and is
-what the table tells: the accuracy of the worst group, or, where the smallest group has fewer than 20 test examples (ten
-digits in ten colours), of all groups alike. The best method is the one that is best on test, the old model included,
-which nobody could have known; where nothing is flagged, none is run. The tolerance is 0.05: where validation is as
-biased as train, unlearning a shortcut costs average accuracy there.
+four times: by the automatic choice, and by the best, by the criterion, of all methods that repair a trained model
+(``--try repairs``), each with the attributes of train and validation hidden and known. Methods are not tuned. Auditing
+the whole of validation was decided after a table of seeds 20 to 33, and the acceptance rule with seeds from 1000 on.
+Seeds from 40 on were used for no choice, except that they showed the lack of a repair for texts: groups by a word were
+then tried with seeds 1000 to 1002. Test, whose attributes are known here, decides nothing and is reported in the table:
+the accuracy of the worst group, or the mean over groups if the smallest group has fewer than 20 test examples (ten
+digits in ten colors). The best method is the best on test, including the old model, which is not known in practice; if
+nothing is flagged, none is run. The tolerance is 0.05: if validation is as biased as train, removing a shortcut costs
+average accuracy there.
 
-Of Waterbirds and CelebA the head alone is repaired, on its features, since the rest was not trained either; half of the
-audited examples are validation, the other half test.
+For Waterbirds and CelebA only the head is repaired, on its features, because the rest was not trained either; half of
+the audited examples are validation, the other half test.
 """
 
 from __future__ import annotations
@@ -33,89 +33,89 @@ from statistics import fmean
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # its sibling, wherever this is started from
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # to import detection.py from any working directory
 
-from detection import KNOWLEDGE, PROBLEMS, Place, Task, embedded, trained, whole  # type: ignore[import-not-found]
+from detection import KNOWLEDGE, PROBLEMS, Environment, Task, load_all, load_features, load_or_train  # type: ignore[import-not-found]
 
 from spurless.core.errors import SpurlessError
-from spurless.core.records import Record, append, read
+from spurless.core.records import Record, append_record, read_records
 from spurless.core.repairs import Repair
 from spurless.core.seeds import Seeds
 from spurless.data import Splits
-from spurless.data.splitting import stratified
+from spurless.data.splitting import split_stratified
 from spurless.fixing import fix
 from spurless.metrics.intervals import over_seeds
 from spurless.models import Classifier, build
 
 TOLERANCE = 0.05
-COMPARED: str | Sequence[str] = "repairs"
-NEAR = 0.03
-"""How far under the best a choice may be to count as near."""
-COUNTABLE = 20
-"""Test examples of a group whose accuracy is told by itself."""
+CANDIDATES: str | Sequence[str] = "repairs"
+CLOSE_MARGIN = 0.03
+"""Largest difference from the best accuracy at which a choice counts as close to it."""
+MIN_GROUP_EXAMPLES = 20
+"""Smallest group of test examples for which the accuracy of the worst group is used."""
 CHOSEN, RANKED, OLD = "automatic", "ranked", "old"
 
 
-def cell(problem: str, knowledge: str, what: str) -> str:
-    """What a record is called."""
-    return f"{problem}, attributes {knowledge}: {what}"
+def cell(problem: str, knowledge: str, title: str) -> str:
+    """Return the ``cell`` of a record."""
+    return f"{problem}, attributes {knowledge}: {title}"
 
 
-def run(problem: str, seed: int, place: Place) -> list[Record]:
-    """Repair one model in all ways."""
+def run(problem: str, seed: int, environment: Environment) -> list[Record]:
+    """Repair one model in four ways, and return all records."""
     torch.set_num_threads(1)
     task = Task(problem, "biased", seed)
-    data = task.row.draw(whole(task, place), task.twin, seed)
-    model = trained(task, data, place)
-    if task.row.probe:
-        model, data = head_of(task, model, place)
-    found: list[Record] = []
+    data = task.spec.sample(load_all(task, environment), task.version, seed)
+    model = load_or_train(task, data, environment)
+    if task.spec.probe:
+        model, data = extract_head(task, model, environment)
+    records: list[Record] = []
     for knowledge in KNOWLEDGE:
-        shown = data if knowledge == "known" else without_attributes(data)
-        settings = {"train": task.row.train, "tolerance": TOLERANCE, "seed": seed, "engine": place.engine}
-        chosen = fix(model, shown, **settings)
-        best = fix(model, shown, tries=COMPARED, audit=chosen.audit_before, **settings)
-        found += told(problem, knowledge, chosen, best)
-    return found
+        visible = data if knowledge == "known" else hide_attributes(data)
+        options = {"train": task.spec.train, "tolerance": TOLERANCE, "seed": seed, "compute": environment.compute}
+        chosen = fix(model, visible, **options)
+        best = fix(model, visible, tries=CANDIDATES, audit=chosen.audit_before, **options)
+        records += make_records(problem, knowledge, chosen, best)
+    return records
 
 
-def head_of(task: Task, model: Classifier, place: Place) -> tuple[Classifier, Splits]:
-    """Return the head as a model of its own, and the features it reads, with a test split apart from validation."""
-    data = task.row.draw(embedded(task.problem, place), task.twin, task.seed)
-    asked = data.val
-    val, test, _ = stratified(asked.g, (0.5, 0.5, 0.0), seeds=Seeds(task.seed).child("halves"))
-    data = replace(data, val=asked.select(val), test=asked.select(test))
+def extract_head(task: Task, model: Classifier, environment: Environment) -> tuple[Classifier, Splits]:
+    """Return the head as a linear model, and its features, with validation split into validation and test."""
+    data = task.spec.sample(load_features(task.problem, environment), task.version, task.seed)
+    audited = data.val
+    val, test, _ = split_stratified(audited.g, (0.5, 0.5, 0.0), seeds=Seeds(task.seed).child("halves"))
+    data = replace(data, val=audited.select(val), test=audited.select(test))
     head = build("linear", data, seed=task.seed)
     head.head.load_state_dict(model.head.state_dict())
     head.trained = True
     return head, data
 
 
-def without_attributes(data: Splits) -> Splits:
-    """Hide those of train and validation; those of test stay, to tell what came of it."""
+def hide_attributes(data: Splits) -> Splits:
+    """Hide the attributes of train and validation; those of test are needed to evaluate."""
     return replace(data, train=data.train.hide_attributes(), val=data.val.hide_attributes())
 
 
-def told(problem: str, knowledge: str, chosen: Repair, best: Repair) -> Iterator[Record]:
-    """Return a record of the old model, of either choice, and of every method that was run."""
-    for what, record in ((OLD, chosen.before), (CHOSEN, chosen.after), (RANKED, best.after)):
-        yield _short(record, cell(problem, knowledge, what))
-    for attempt in best.tried:
+def make_records(problem: str, knowledge: str, chosen: Repair, best: Repair) -> Iterator[Record]:
+    """Yield the records of the old model, of both choices, and of every method that was run."""
+    for title, record in ((OLD, chosen.before), (CHOSEN, chosen.after), (RANKED, best.after)):
+        yield _shorten(record, cell(problem, knowledge, title))
+    for attempt in best.attempts:
         if attempt.record is not None:
-            yield _short(attempt.record, cell(problem, knowledge, f"try {attempt.choice.method}"))
+            yield _shorten(attempt.record, cell(problem, knowledge, f"try {attempt.choice.method}"))
 
 
-def _short(record: Record, called: str) -> Record:
-    """Leave out what no table reads: curves and groups."""
-    return replace(record, cell=called, history=(), groups=())
+def _shorten(record: Record, title: str) -> Record:
+    """Remove the curves and groups, which no table needs, and set the cell."""
+    return replace(record, cell=title, history=(), groups=())
 
 
 Column = Mapping[int, Record]
-"""By seed."""
+"""Records by seed."""
 
 
 def table(records: Sequence[Record]) -> str:
-    """Return Markdown: a row for every problem and what was known, with 95 % intervals over seeds."""
+    """Return a Markdown table with two rows per problem (attributes hidden, known), and 95 % intervals over seeds."""
     cells: dict[str, dict[int, Record]] = {}
     for record in records:
         cells.setdefault(record.cell, {})[record.seed] = record
@@ -128,113 +128,117 @@ def table(records: Sequence[Record]) -> str:
         "what was chosen",
     )
     header += ("best by the criterion", "best of all", "automatic within 3 points", "ranked within 3 points", "average")
-    rows = [row for name in PROBLEMS for knowledge in KNOWLEDGE for row in _row(cells, name, knowledge)]
-    rows += [_total(cells, knowledge) for knowledge in KNOWLEDGE]
+    rows = [row for name in PROBLEMS for knowledge in KNOWLEDGE for row in _problem_row(cells, name, knowledge)]
+    rows += [_total_row(cells, knowledge) for knowledge in KNOWLEDGE]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
 
 
 @dataclass(frozen=True)
-class Line:
-    """What came of a problem, by seed."""
+class ProblemResults:
+    """The results of a problem, by seed."""
 
     old: Column
     chosen: Column
     ranked: Column
     best: Mapping[int, float]
-    """of all that were run, the old model included; where nothing is flagged, nothing is run"""
+    """best test accuracy of all methods and of the old model; empty if nothing was flagged"""
 
 
-def _line_of(cells: Mapping[str, Column], name: str, knowledge: str) -> Line:
-    old, chosen, ranked = (cells.get(cell(name, knowledge, what), {}) for what in (OLD, CHOSEN, RANKED))
-    tried = [column for called, column in cells.items() if called.startswith(cell(name, knowledge, "try "))]
-    run = {seed for column in tried for seed in column}
-    best = {seed: max(truth(column[seed]) for column in (old, *tried) if seed in column) for seed in sorted(run)}
-    return Line(old, chosen, ranked, best)
+def _collect_results(cells: Mapping[str, Column], name: str, knowledge: str) -> ProblemResults:
+    old, chosen, ranked = (cells.get(cell(name, knowledge, title), {}) for title in (OLD, CHOSEN, RANKED))
+    tried = [column for title, column in cells.items() if title.startswith(cell(name, knowledge, "try "))]
+    seeds = {seed for column in tried for seed in column}
+    best = {
+        seed: max(robust_accuracy(column[seed]) for column in (old, *tried) if seed in column) for seed in sorted(seeds)
+    }
+    return ProblemResults(old, chosen, ranked, best)
 
 
-def _row(cells: Mapping[str, Column], name: str, knowledge: str) -> Iterator[tuple[str, ...]]:
-    line = _line_of(cells, name, knowledge)
-    if not line.old:
+def _problem_row(cells: Mapping[str, Column], name: str, knowledge: str) -> Iterator[tuple[str, ...]]:
+    results = _collect_results(cells, name, knowledge)
+    if not results.old:
         return
-    methods = Counter("none" if r.method == "before" else r.method for r in line.chosen.values())
-    parts = (line.old, line.chosen)
+    methods = Counter("none" if r.method == "before" else r.method for r in results.chosen.values())
+    parts = (results.old, results.chosen)
     averages = [f"{100 * fmean(r.metrics['average'] or 0.0 for r in part.values()):.0f}" for part in parts]
     yield (
         f"`{name}`",
         knowledge,
-        str(len(line.old)),
-        *(_spread([truth(r) for r in part.values()]) for part in parts),
+        str(len(results.old)),
+        *(_format_interval([robust_accuracy(r) for r in part.values()]) for part in parts),
         ", ".join(f"{method} {count}" for method, count in methods.most_common()),
-        _spread([truth(r) for r in line.ranked.values()]),
-        _spread(list(line.best.values())),
-        *(f"{_near(part, line.best)} of {len(line.best)}" for part in (line.chosen, line.ranked)),
+        _format_interval([robust_accuracy(r) for r in results.ranked.values()]),
+        _format_interval(list(results.best.values())),
+        *(f"{_count_close(part, results.best)} of {len(results.best)}" for part in (results.chosen, results.ranked)),
         " to ".join(averages),
     )
 
 
-def _total(cells: Mapping[str, Column], knowledge: str) -> tuple[str, ...]:
-    """How often a choice is near the best, over all problems."""
-    lines = [_line_of(cells, name, knowledge) for name in PROBLEMS]
-    asked = sum(len(line.best) for line in lines)
-    automatic = sum(_near(line.chosen, line.best) for line in lines)
-    ranked = sum(_near(line.ranked, line.best) for line in lines)
-    models = f"{sum(len(line.old) for line in lines)} models"
-    return ("all", knowledge, models, "", "", "", "", "", f"{automatic} of {asked}", f"{ranked} of {asked}", "")
+def _total_row(cells: Mapping[str, Column], knowledge: str) -> tuple[str, ...]:
+    """Return how often a choice is close to the best, over all problems."""
+    rows = [_collect_results(cells, name, knowledge) for name in PROBLEMS]
+    compared = sum(len(row.best) for row in rows)
+    automatic = sum(_count_close(row.chosen, row.best) for row in rows)
+    ranked = sum(_count_close(row.ranked, row.best) for row in rows)
+    models = f"{sum(len(row.old) for row in rows)} models"
+    return ("all", knowledge, models, "", "", "", "", "", f"{automatic} of {compared}", f"{ranked} of {compared}", "")
 
 
-def truth(record: Record) -> float:
-    """Return the accuracy of the worst group on test; of all groups alike where the smallest can hardly be counted."""
+def robust_accuracy(record: Record) -> float:
+    """Return the test accuracy of the worst group, or the mean over groups if the smallest group is too small."""
     smallest = min(count for count in record.data["counts"]["test"] if count)
-    return record.metrics["worst_group" if smallest >= COUNTABLE else "balanced_average"] or 0.0
+    return record.metrics["worst_group" if smallest >= MIN_GROUP_EXAMPLES else "balanced_average"] or 0.0
 
 
-def _near(column: Column, best: Mapping[int, float]) -> int:
-    return sum(truth(column[seed]) >= value - NEAR - 1e-9 for seed, value in best.items())
+def _count_close(column: Column, best: Mapping[int, float]) -> int:
+    return sum(robust_accuracy(column[seed]) >= value - CLOSE_MARGIN - 1e-9 for seed, value in best.items())
 
 
-def _spread(values: Sequence[float]) -> str:
+def _format_interval(values: Sequence[float]) -> str:
     if len(values) < 2:
         return " ".join(f"{100 * value:.0f}" for value in values)
-    found = over_seeds([100 * value for value in values])
-    return f"{found.mean:.0f} ({max(0.0, found.low):.0f} to {min(100.0, found.high):.0f})"
+    summary = over_seeds([100 * value for value in values])
+    return f"{summary.mean:.0f} ({max(0.0, summary.low):.0f} to {min(100.0, summary.high):.0f})"
 
 
 def main() -> None:
-    """Repair what is left, print the table."""
+    """Run the repairs that have no records yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=os.environ.get("SPURLESS_DATA"), help="the data folder")
-    parser.add_argument("--out", type=Path, required=True, help="records are appended here; what is there is not rerun")
+    parser.add_argument("--root", default=os.environ.get("SPURLESS_DATA"), help="data folder")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file to append records to; existing ones are not run again"
+    )
     parser.add_argument("--problems", nargs="*", default=tuple(PROBLEMS), choices=tuple(PROBLEMS), metavar="NAME")
-    parser.add_argument("--seed", type=int, default=40, help="the first seed")
+    parser.add_argument("--seed", type=int, default=40, help="first seed")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--models", type=Path, help="keep trained models in this folder, and take them from there")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--models", type=Path, help="folder to save trained models in and load them from")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes, with one thread each")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--table", action="store_true", help="only print the table of the records in --out")
-    given = parser.parse_args()
-    done = {(record.cell, record.seed) for record in read(given.out)} if given.out.exists() else set()
-    place = Place(given.root, given.device, given.models)
-    seeds = range(given.seed, given.seed + given.seeds)
-    left = [(name, seed) for seed in seeds for name in given.problems]
-    left = [task for task in left if (cell(task[0], KNOWLEDGE[-1], RANKED), task[1]) not in done]
-    with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-        waiting = {pool.submit(run, *task, place): task for task in left if not given.table}
-        for future in as_completed(waiting):
-            name, seed = waiting[future]
+    args = parser.parse_args()
+    done = {(record.cell, record.seed) for record in read_records(args.out)} if args.out.exists() else set()
+    environment = Environment(args.root, args.device, args.models)
+    seeds = range(args.seed, args.seed + args.seeds)
+    remaining = [(name, seed) for seed in seeds for name in args.problems]
+    remaining = [task for task in remaining if (cell(task[0], KNOWLEDGE[-1], RANKED), task[1]) not in done]
+    with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
+        futures = {pool.submit(run, *task, environment): task for task in remaining if not args.table}
+        for future in as_completed(futures):
+            name, seed = futures[future]
             try:
                 records = future.result()
             except SpurlessError as error:
                 print(f"{name}, seed {seed}: {error}", flush=True)
                 continue
             for record in records:
-                append(given.out, record)
-            print(f"{name}, seed {seed}: {_line(records)}", flush=True)
-    print(table(read(given.out)))
+                append_record(args.out, record)
+            print(f"{name}, seed {seed}: {_format_line(records)}", flush=True)
+    print(table(read_records(args.out)))
 
 
-def _line(records: Sequence[Record]) -> str:
+def _format_line(records: Sequence[Record]) -> str:
     return ", ".join(
-        f"{record.method} {100 * truth(record):.0f}"
+        f"{record.method} {100 * robust_accuracy(record):.0f}"
         for record in records
         if not record.cell.split(": ")[1].startswith("try")
     )

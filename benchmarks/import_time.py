@@ -1,4 +1,4 @@
-"""What importing costs beyond torch: each import in processes of its own, taking turns.
+"""Import time in addition to torch, measured in separate processes that alternate.
 
 Run: python benchmarks/import_time.py > benchmarks/records/import_time.json
 """
@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from spurless.bench.assess import circumstances
+from spurless.fitting.assess import describe_environment
 
 VARIANTS = {
     "torch": "import torch",
@@ -22,17 +22,17 @@ VARIANTS = {
 
 
 def seconds(code: str) -> float:
-    timed = f"import time; begin = time.perf_counter(); {code}; print(time.perf_counter() - begin)"
+    timed = f"import time; start = time.perf_counter(); {code}; print(time.perf_counter() - start)"
     return float(subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True).stdout)
 
 
 def main() -> None:
-    found: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    durations: dict[str, list[float]] = {name: [] for name in VARIANTS}
     for _ in range(9):
         for name, code in VARIANTS.items():
-            found[name].append(seconds(code))
-    results = {name: round(median(values), 3) for name, values in found.items()}
-    print(json.dumps({"median seconds": results, **circumstances(torch.device("cpu"))}, indent=1))
+            durations[name].append(seconds(code))
+    results = {name: round(median(values), 3) for name, values in durations.items()}
+    print(json.dumps({"median seconds": results, **describe_environment(torch.device("cpu"))}, indent=1))
 
 
 main()

@@ -1,12 +1,12 @@
-"""The last-layer family on real pictures: NeuronTune, its twins and its rivals, on the features of one ERM model each.
+"""Last-layer methods on images: variants of NeuronTune and its baselines, on the features of the same ERM model.
 
 Run: python benchmarks/last_layer.py --root DATA --out benchmarks/records/last_layer.jsonl [--only NAME] [--seed N]
 
-For every dataset, backbone (EfficientNet-Lite0, fine-tuned as in baselines.py, or frozen under a linear probe; for the
-digit sets a small CNN from scratch) and seed one model is trained; its features are computed once, and every method
-starts from it. What a method needs beyond
-training labels is in its record. SELF's early-stopped form is left out: it needs the untrained model, and is compared
-by mistakes and by dropout. Every run leaves a record; the table that is printed last is made of them.
+One model is trained for each dataset, backbone and seed. The backbone is EfficientNet-Lite0, fine-tuned as in
+baselines.py, or frozen with a linear probe; for the digit datasets it is a small CNN from scratch. The features are
+computed once, and all methods start from the same model. The supervision of a method is in its record. SELF with early
+stopping is left out, because it needs the untrained model; its forms by errors and by dropout are included. Each run is
+appended as a record, and a table of all records is printed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 from torch import nn
 
-from spurless.bench.fitting import evaluate_given, fit
 from spurless.core.errors import SpurlessError
-from spurless.core.records import Record, append, read
+from spurless.core.records import Record, append_record, read_records
 from spurless.data import Splits, load
+from spurless.fitting import evaluate_given, fit
 from spurless.models import Classifier, build
 from spurless.train.embed import embed
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 MODEL = "timm:tf_efficientnet_lite0"
 DATASETS = ("waterbirds-rebuilt", "celeba10k", "patched-digits", "colored-digits")
@@ -39,7 +39,7 @@ PROBE = {"epochs": 100, "batch_size": 256, "optimiser": "adam", "lr": 1e-3, "wei
 
 @dataclass(frozen=True)
 class Arm:
-    """A method, its options, and by what an epoch is chosen."""
+    """A method, its options, and the criterion for selecting the epoch."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -47,16 +47,16 @@ class Arm:
     preset: str | None = None
 
 
-WAYS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "by SFit": {"keep": "sfit"},
     "last epoch": {"keep": "last"},
     "identified once": {"keep": "last", "reidentify": False},
 }
 NEURONS = {
-    f"NeuronTune {splits}, {way}": Arm("neurontune", {"splits": splits, **options})
+    f"NeuronTune {splits}, {variant}": Arm("neurontune", {"splits": splits, **options})
     for splits in ("val/train", "half/half", "train/train")
-    for way, options in WAYS.items()
-    if splits != "train/train" or way == "last epoch"
+    for variant, options in VARIANTS.items()
+    if splits != "train/train" or variant == "last epoch"
 }
 ARMS: dict[str, Arm] = {
     "class-balanced head, train": Arm("class-balanced-head", {"on": "train"}),
@@ -74,39 +74,39 @@ ARMS: dict[str, Arm] = {
 }
 
 
-def features(name: str, frozen: bool, seed: int, root: str, engine: Engine) -> tuple[Classifier, Splits]:
-    """Return a trained linear model on features, and the features."""
+def train_features(name: str, frozen: bool, seed: int, root: str, compute: Compute) -> tuple[Classifier, Splits]:
+    """Train a model, and return its head as a linear model together with the features."""
     if name.endswith("digits"):
         data = load(name, seed=seed)
-        model = fit("erm", build("small-cnn", data, seed=seed), data, seed=seed, train=DIGITS, engine=engine).model
-        return _on(model, embed(model, data, engine=engine))
+        model = fit("erm", build("small-cnn", data, seed=seed), data, seed=seed, train=DIGITS, compute=compute).model
+        return _as_linear_model(model, embed(model, data, compute=compute))
     data = load(name, seed=seed, root=root, augment="none" if frozen else "flip")
     model = build(MODEL, data, seed=seed, pretrained=True)
     if not frozen:
-        model = fit("erm", model, data, seed=seed, train=TUNE, engine=engine).model
-        return _on(model, embed(model, data, engine=engine))
-    rows = embed(model, data, engine=engine)
-    return fit("erm", build("linear", rows, seed=seed), rows, seed=seed, train=PROBE, engine=engine).model, rows
+        model = fit("erm", model, data, seed=seed, train=TUNE, compute=compute).model
+        return _as_linear_model(model, embed(model, data, compute=compute))
+    rows = embed(model, data, compute=compute)
+    return fit("erm", build("linear", rows, seed=seed), rows, seed=seed, train=PROBE, compute=compute).model, rows
 
 
-def _on(model: Classifier, rows: Splits) -> tuple[Classifier, Splits]:
+def _as_linear_model(model: Classifier, rows: Splits) -> tuple[Classifier, Splits]:
     return Classifier(nn.Identity(), model.head, name=f"{model.name}, last layer", trained=True), rows
 
 
-def study(name: str, kind: str, seed: int, given: Any) -> Iterator[Record]:
-    """Train one model, and repair it in every way."""
-    model, rows = features(name, kind == "frozen", seed, given.root, Engine(given.device))
-    model, here = model.cpu(), Engine("cpu")  # heads are tuned on the CPU, where users have them
+def run_all(name: str, kind: str, seed: int, args: Any) -> Iterator[Record]:
+    """Train one model, and run all methods on its features."""
+    model, rows = train_features(name, kind == "frozen", seed, args.root, Compute(args.device))
+    model, cpu = model.cpu(), Compute("cpu")  # heads are small: the CPU is fast enough
     kind = f"{name}, {kind}"
-    if given.arms is None:
-        yield replace(evaluate_given("erm", model, rows, seed=seed, engine=here), cell=f"{kind}: ERM")
+    if args.arms is None:
+        yield replace(evaluate_given("erm", model, rows, seed=seed, compute=cpu), cell=f"{kind}: ERM")
     for title, arm in ARMS.items():
-        if given.arms is not None and title not in given.arms:
+        if args.arms is not None and title not in args.arms:
             continue
-        settings: dict[str, Any] = {"preset": arm.preset, "select": arm.select, "engine": here, **arm.options}
+        settings: dict[str, Any] = {"preset": arm.preset, "select": arm.select, "compute": cpu, **arm.options}
         try:
             yield replace(fit(arm.method, model, rows, seed=seed, **settings).record, cell=f"{kind}: {title}")
-        except SpurlessError as error:  # a method that refuses leaves a hole in the table, and the others go on
+        except SpurlessError as error:  # skip a method that cannot be applied
             print(f"{kind}, seed {seed}: {title}: {error}", flush=True)
 
 
@@ -115,35 +115,37 @@ def table(records: list[Record]) -> str:
     for record in records:
         rows.setdefault(record.cell, []).append(record)
     lines = [f"{'':<76}{'worst group':>14}{'average':>9}{'seconds':>9}   by seed"]
-    for name, found in rows.items():
-        worst = [100 * (r.metrics["worst_group"] or 0.0) for r in sorted(found, key=lambda r: r.seed)]
-        spread = stdev(worst) if len(worst) > 1 else 0.0
-        average = mean(100 * (r.metrics["average"] or 0.0) for r in found)
-        seconds = mean(sum(r.seconds.values()) for r in found)
-        single = " ".join(f"{value:5.1f}" for value in worst)
-        lines.append(f"{name:<76}{mean(worst):>8.1f} +-{spread:4.1f}{average:>9.1f}{seconds:>9.1f}   {single}")
+    for name, runs in rows.items():
+        worst = [100 * (r.metrics["worst_group"] or 0.0) for r in sorted(runs, key=lambda r: r.seed)]
+        deviation = stdev(worst) if len(worst) > 1 else 0.0
+        average = mean(100 * (r.metrics["average"] or 0.0) for r in runs)
+        seconds = mean(sum(r.seconds.values()) for r in runs)
+        by_seed = " ".join(f"{value:5.1f}" for value in worst)
+        lines.append(f"{name:<76}{mean(worst):>8.1f} +-{deviation:4.1f}{average:>9.1f}{seconds:>9.1f}   {by_seed}")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True, help="the data folder")
-    parser.add_argument("--out", type=Path, required=True, help="records are appended here")
+    parser.add_argument("--root", required=True, help="data folder")
+    parser.add_argument("--out", type=Path, required=True, help="file to append records to")
     parser.add_argument("--only", nargs="*", default=DATASETS, help="names of datasets")
-    parser.add_argument("--kind", nargs="*", default=("fine-tuned", "frozen"), help="of backbone, for photographs")
-    parser.add_argument("--arms", nargs="*", default=None, help="titles of methods; all by default")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument(
+        "--kind", nargs="*", default=("fine-tuned", "frozen"), help="kinds of backbone, for photographs"
+    )
+    parser.add_argument("--arms", nargs="*", default=None, help="methods, by title; all by default")
+    parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--device", default="auto", help="where backbones run")
+    parser.add_argument("--device", default="auto", help="device of the backbones")
     parser.add_argument("--table", action="store_true", help="only print the table of the records in --out")
-    given = parser.parse_args()
-    os.environ["SPURLESS_DATA"] = given.root  # pretrained weights are looked for there
-    for seed in range(given.seed, given.seed + given.seeds) if not given.table else ():
-        for name in given.only:
-            for kind in ("from scratch",) if name.endswith("digits") else given.kind:
-                for record in study(name, kind, seed, given):
-                    append(given.out, record)
-    print(table(read(given.out)))
+    args = parser.parse_args()
+    os.environ["SPURLESS_DATA"] = args.root  # pretrained weights are searched for there
+    for seed in range(args.seed, args.seed + args.seeds) if not args.table else ():
+        for name in args.only:
+            for kind in ("from scratch",) if name.endswith("digits") else args.kind:
+                for record in run_all(name, kind, seed, args):
+                    append_record(args.out, record)
+    print(table(read_records(args.out)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Docstrings for the site: Sphinx roles become code, ``.. math::`` a block of LaTeX, ``Example:`` a block of code."""
+"""Convert docstrings to Markdown for the site: Sphinx roles, ``.. math::`` and ``Example:`` sections."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ EXAMPLE = re.compile(r"^( *)Example:$", re.MULTILINE)
 
 
 class PlainDocstrings(griffe.Extension):
-    """Rewrite every docstring before it is parsed, and document every name where it lives, not where it is imported."""
+    """Rewrite every docstring before it is parsed, and document every name only in its own module."""
 
-    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002  the name of the hook
-        """Rewrite one."""
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002  griffe passes more
+        """Rewrite one docstring."""
         if obj.docstring is not None:
             obj.docstring.value = plain(obj.docstring.value)
 
-    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:  # noqa: ARG002  the name of the hook
-        """Forget the names that a room offers a second time."""
-        _forget_imports(pkg)
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:  # noqa: ARG002  griffe passes more
+        """Drop names that a package re-exports."""
+        _drop_imports(pkg)
 
 
-def _forget_imports(module: griffe.Module) -> None:
+def _drop_imports(module: griffe.Module) -> None:
     for name, member in list(module.members.items()):
         if isinstance(member, griffe.Alias) and member.target_path.startswith("spurless."):
             del module.members[name]
         elif isinstance(member, griffe.Module):
-            _forget_imports(member)
+            _drop_imports(member)
 
 
 def plain(text: str) -> str:

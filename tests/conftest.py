@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from torch.nn.functional import cross_entropy
 
-from spurless.data.loader import shuffled
+from spurless.data.loader import shuffled_order
 from spurless.methods.base import Info
 from spurless.train.loop import minimise
 from spurless.train.step import Stage
@@ -48,7 +48,7 @@ class Decoupling:
             logits = model(batch.x)
             return cross_entropy(logits, batch.y) + self.config.strength / 2 * logits.square().mean()
 
-        batches = run.loader(data.train, shuffled(len(data.train), run.seeds.child("train")))
+        batches = run.loader(data.train, shuffled_order(len(data.train), run.seeds.child("train")))
         minimise(model, batches, objective, run, Stage("train", static=True))
         return model
 

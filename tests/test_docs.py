@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 RUN = [ROOT / "README.md", DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
@@ -34,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ids=lambda p: p.stem,
 )
 def test_every_python_block_runs(page: Path) -> None:
-    assert blocks(page, "python"), f"{page} has no block to run: it is an essay, and lives in explanation/"
+    assert blocks(page, "python"), f"{page} has no block to run: it belongs into explanation/"
     run_page(page)
 
 
@@ -100,14 +102,14 @@ def test_a_guide_saves_the_weights_that_its_commands_read(kind: str) -> None:
 
 
 def test_the_plans_of_the_bench_page_are_plans(folder: Path) -> None:
-    from spurless.bench.engines.base import load_named
+    from spurless.bench.experiment import load_dataset
     from spurless.bench.plan import read_plan
 
     page = DOCS / "how-to" / "bench.md"
     small, full = (code for _, code in blocks(page, "toml"))
     (folder / "full.toml").write_text(full)
-    plan = read_plan(folder / "full.toml", lambda *_: load_named)
-    assert {name: list(cells) for name, cells in plan.cells.items()} == {
+    plan = read_plan(folder / "full.toml", lambda *_: load_dataset)
+    assert {name: list(cells) for name, cells in plan.experiments.items()} == {
         name: ["erm", "dfr", "dfr-few"] for name in ("planted", "birds")
     }
     (folder / "plan.toml").write_text(small.replace("seeds = 3", "seeds = 1"))  # a third of the time
@@ -130,9 +132,9 @@ def test_the_method_of_the_page_goes_by_its_name(folder: Path) -> None:
     ((_, text),) = blocks(page, "toml")
     (folder / "plan.toml").write_text(text)
     plan = read_plan(folder / "plan.toml")
-    (ours,) = {cells["ours"].method for cells in plan.cells.values()}
+    (ours,) = {cells["ours"].method for cells in plan.experiments.values()}
     assert ours == f"{folder.resolve() / 'mine.py'}:SpectralDecoupling"
-    assert make_method(ours, **plan.cells["colored-digits"]["ours"].method_options).config.strength == 0.5
+    assert make_method(ours, **plan.experiments["colored-digits"]["ours"].method_options).config.strength == 0.5
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
@@ -143,24 +145,24 @@ def test_the_generated_pages_are_up_to_date() -> None:
 def test_fidelity_is_read_from_records_alone(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from spurless.bench.cell import run_cell
     from spurless.bench.claims import CLAIMS
-    from spurless.core.records import append
+    from spurless.bench.experiment import run_experiment
+    from spurless.core.records import append_record
 
     claim = CLAIMS["theory/planted-group-dro"]
     assert "not measured here yet" in row_of(generator().fidelity_page(tmp_path), claim.id)
-    (name, cell), *_ = claim.cells.items()
-    record = run_cell(replace(cell, data_options={"n_train": 100}, train={"steps": 1}), 0).record
+    (name, cell), *_ = claim.experiments.items()
+    record = run_experiment(replace(cell, data_options={"n_train": 100}, train={"steps": 1}), 0).record
     for seed, worst in enumerate((0.84, 0.85)):
         made = replace(record, seed=seed, cell=f"{claim.id} {name}", metrics={"worst_group": worst}, commit="abc")
-        append(tmp_path / "theory-planted-group-dro.jsonl", made)
+        append_record(tmp_path / "theory-planted-group-dro.jsonl", made)
     page = generator().fidelity_page(tmp_path)
     assert "84.50 (84.00 to 85.00)" in row_of(page, claim.id)
     assert "| holds |" in row_of(page, claim.id)
     assert "| abc |" in page
     rows = ({"loss": 1.0, "train_accuracy": 0.9},)
     short = replace(made, seed=2, train={"stop_accuracy": 1.0}, history=rows)
-    append(tmp_path / "theory-planted-group-dro.jsonl", short)
+    append_record(tmp_path / "theory-planted-group-dro.jsonl", short)
     row = row_of(generator().fidelity_page(tmp_path), claim.id)
     assert "84.67 (84.00 to 85.00); 1 of 3 runs were cut off" in row  # a number may rest on such runs, and says so
 
@@ -169,19 +171,19 @@ def test_fidelity_tells_seeds_that_are_missing_and_runs_that_were_cut_off(tmp_pa
     from dataclasses import replace
 
     from spurless.bench.claims import CLAIMS
-    from spurless.core.records import append, read
+    from spurless.core.records import append_record, read_records
 
     claim = CLAIMS["large-lr/double-mnist-resnet18"]
     file = "large-lr-double-mnist-resnet18.jsonl"
-    records = read(ROOT / "benchmarks" / "claims" / file)
+    records = read_records(ROOT / "benchmarks" / "claims" / file)
     for record in records:
         if (record.cell.endswith("lr=0.1"), record.seed) != (True, 2):  # of the last seed one rate is yet to be run
-            append(tmp_path / file, record)
+            append_record(tmp_path / file, record)
     row = row_of(generator().fidelity_page(tmp_path), claim.id)
     assert "| 2 of 3 (mean) |" in row
     assert "| holds |" in row
     last = next(r for r in records if r.cell.endswith("lr=0.1") and r.seed == 2)
-    append(tmp_path / file, replace(last, history=last.history[:1]))
+    append_record(tmp_path / file, replace(last, history=last.history[:1]))
     row = row_of(generator().fidelity_page(tmp_path), claim.id)
     assert re.search(r"none: a run was cut off \(by seed: [\d.]+, [\d.]+, none\)", row)
     assert "| 3 (mean) |" in row

@@ -1,6 +1,6 @@
-"""Spurless finds the shortcuts a classifier relies on, removes them, and proves it.
+"""Spurless finds the shortcuts that a classifier relies on, removes them, and verifies the result.
 
-The public surface, each name imported when it is first used, so that ``import spurless`` is free.
+This module contains the public names. Each is imported when it is first used, so that ``import spurless`` is fast.
 """
 
 from __future__ import annotations
@@ -10,50 +10,48 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spurless.auditing import audit
-    from spurless.bench.fitting import Fitted, fit
     from spurless.core.errors import SpurlessError, SpurlessWarning
     from spurless.core.groups import Groups
     from spurless.core.records import Record
     from spurless.data import (
-        Grouped,
+        Split,
         Splits,
         from_csv,
         from_dataset,
         from_folder,
         from_huggingface,
         from_npz,
-        from_pack,
         from_tensors,
         from_texts,
         load,
     )
+    from spurless.fitting import Fitted, fit
     from spurless.fixing import Fixed, fix
     from spurless.models import Classifier, build, wrap
     from spurless.models.weights import load_weights, save_weights
     from spurless.reporting import report
-    from spurless.train.abstain import Abstainer
     from spurless.train.config import TrainConfig
     from spurless.train.embed import embed
     from spurless.train.evaluate import evaluate
-    from spurless.train.run import Engine
+    from spurless.train.run import Compute
+    from spurless.train.selective import Abstainer
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_PUBLIC_NAMES = {
     "spurless.auditing": ("audit",),
-    "spurless.bench.fitting": ("Fitted", "fit"),
+    "spurless.fitting": ("Fitted", "fit"),
     "spurless.core.errors": ("SpurlessError", "SpurlessWarning"),
     "spurless.core.groups": ("Groups",),
     "spurless.core.records": ("Record",),
     "spurless.data": (
-        "Grouped",
+        "Split",
         "Splits",
         "from_csv",
         "from_dataset",
         "from_folder",
         "from_huggingface",
         "from_npz",
-        "from_pack",
         "from_tensors",
         "from_texts",
         "load",
@@ -62,53 +60,52 @@ _HOMES = {
     "spurless.models": ("Classifier", "build", "wrap"),
     "spurless.models.weights": ("load_weights", "save_weights"),
     "spurless.reporting": ("report",),
-    "spurless.train.abstain": ("Abstainer",),
+    "spurless.train.selective": ("Abstainer",),
     "spurless.train.config": ("TrainConfig",),
     "spurless.train.embed": ("embed",),
     "spurless.train.evaluate": ("evaluate",),
-    "spurless.train.run": ("Engine",),
+    "spurless.train.run": ("Compute",),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
 
-__all__ = [  # noqa: RUF022  in the order in which one meets them
-    "load",
-    "from_folder",
-    "from_csv",
-    "from_npz",
-    "from_pack",
-    "from_texts",
-    "from_tensors",
-    "from_dataset",
-    "from_huggingface",
-    "build",
-    "wrap",
-    "fit",
-    "embed",
-    "evaluate",
-    "audit",
-    "fix",
-    "report",
-    "save_weights",
-    "load_weights",
+__all__ = [
     "Abstainer",
     "Classifier",
-    "Engine",
+    "Compute",
     "Fitted",
     "Fixed",
-    "Grouped",
     "Groups",
     "Record",
+    "Split",
     "Splits",
     "SpurlessError",
     "SpurlessWarning",
     "TrainConfig",
+    "audit",
+    "build",
+    "embed",
+    "evaluate",
+    "fit",
+    "fix",
+    "from_csv",
+    "from_dataset",
+    "from_folder",
+    "from_huggingface",
+    "from_npz",
+    "from_tensors",
+    "from_texts",
+    "load",
+    "load_weights",
+    "report",
+    "save_weights",
+    "wrap",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'spurless' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

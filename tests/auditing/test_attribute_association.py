@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from spurless.auditing._context import AuditContext
 from spurless.auditing.attribute_association import (
-    FLOOR,
-    _surprise,
+    MIN_EFFECT,
+    _adjusted_residuals,
     audit_attribute_association,
-    cramers_v_of_each,
-    known_attributes,
+    batched_cramers_v,
+    select_known,
 )
-from spurless.auditing.subject import Subject
 from spurless.core.figures import Figure
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
+from spurless.data.split import Split
 from spurless.metrics.association import cramers_v
 from spurless.models.classifier import Classifier
 
@@ -25,31 +25,31 @@ BIRDS = Groups(("landbird", "waterbird"), ("land", "water"))
 MODEL = Classifier(nn.Identity(), nn.Linear(1, 2))
 
 
-def grouped(y: Tensor, a: Tensor, groups: Groups = BIRDS) -> Grouped:
-    return Grouped(torch.zeros(len(y), 1), y, a, groups)
+def grouped(y: Tensor, a: Tensor, groups: Groups = BIRDS) -> Split:
+    return Split(torch.zeros(len(y), 1), y, a, groups)
 
 
-def counted(*cells: int) -> Grouped:
+def counted(*cells: int) -> Split:
     """As many examples of landbird on land, landbird on water, waterbird on land, waterbird on water."""
     g = torch.arange(4).repeat_interleave(torch.tensor(cells))
     return grouped(g // 2, g % 2)
 
 
-def subject(split: Grouped, train: Grouped | None = None, seed: int = 0, permutations: int = 199) -> Subject:
+def context(split: Split, train: Split | None = None, seed: int = 0, permutations: int = 199) -> AuditContext:
     """A model that is always right."""
     logits = nn.functional.one_hot(split.y, len(split.groups.labels)).float()
-    return Subject(MODEL, split, logits, logits, train, Seeds(seed), permutations)
+    return AuditContext(MODEL, split, logits, logits, train, Seeds(seed), permutations)
 
 
 def test_the_association_of_the_training_split_by_hand() -> None:
     train, split = counted(450, 50, 50, 450), counted(30, 20, 20, 30)
 
-    found = audit_attribute_association(subject(split, train))
+    found = audit_attribute_association(context(split, train))
 
     assert found.flagged
     assert not found.shows_use
     assert "presence, not use" in found.title
-    assert "“landbird” and “land” go together in the training examples" in found.title
+    assert "“landbird” and “land” are associated in the training examples" in found.title
     assert "attribute-use" in found.remedy
     assert found.numbers["goodman_kruskal"] == 0.8
     assert found.severity == pytest.approx(0.8, abs=1e-3)  # (450^2 - 50^2) / 500^2, the bias taken off
@@ -68,8 +68,8 @@ def test_the_association_of_the_training_split_by_hand() -> None:
         grouped(torch.zeros(9).long(), torch.zeros(9).long(), Groups(("a", "b"))),
     ],
 )
-def test_the_audited_split_is_asked_where_training_tells_nothing(train: Grouped | None) -> None:
-    found = audit_attribute_association(subject(counted(90, 10, 10, 90), train))
+def test_the_audited_split_is_asked_where_training_tells_nothing(train: Split | None) -> None:
+    found = audit_attribute_association(context(counted(90, 10, 10, 90), train))
 
     assert found.flagged
     assert "the audited examples" in found.title
@@ -79,11 +79,11 @@ def test_the_audited_split_is_asked_where_training_tells_nothing(train: Grouped 
 
 def test_mistakes_come_first_among_equally_rare_examples() -> None:
     split = counted(80, 20, 20, 80)
-    look = subject(split)
+    look = context(split)
     logits = look.logits.clone()
     logits[110] = logits[110].flip(0)  # a waterbird on land
 
-    found = audit_attribute_association(Subject(MODEL, split, logits, logits, None, Seeds(0), 199))
+    found = audit_attribute_association(AuditContext(MODEL, split, logits, logits, None, Seeds(0), 199))
 
     assert found.rows[0] == 110
     assert found.rows[1] == 80
@@ -94,7 +94,7 @@ def test_the_rarest_pairs_come_first() -> None:
     y = torch.tensor([0] * 100 + [1] * 100)
     a = torch.tensor([0] * 60 + [1] * 30 + [2] * 10 + [0] * 20 + [1] * 40 + [2] * 40)
 
-    found = audit_attribute_association(subject(grouped(y, a, groups)))
+    found = audit_attribute_association(context(grouped(y, a, groups)))
 
     # times as often as by chance: no, right 10/25; yes, left 20/40; no, middle 30/35
     assert [(int(y[row]), int(a[row])) for row in found.rows] == [(0, 2)] * 10 + [(1, 0)] * 14
@@ -103,7 +103,7 @@ def test_the_rarest_pairs_come_first() -> None:
 def test_the_adjusted_residual_of_two_by_two_is_the_root_of_chi_squared() -> None:
     counts = torch.tensor([[60, 20], [10, 10]])
 
-    z = _surprise(counts)
+    z = _adjusted_residuals(counts)
 
     assert (z**2).flatten().tolist() == pytest.approx([100 * cramers_v(counts) ** 2] * 4)
     assert (z > 0).tolist() == [[True, False], [False, True]]
@@ -115,7 +115,7 @@ def test_independent_labels_and_attributes_are_flagged_as_seldom_as_the_level_sa
         generator = torch.Generator().manual_seed(seed)
         y, a = torch.randint(2, (150,), generator=generator), torch.randint(3, (150,), generator=generator)
         found.append(
-            audit_attribute_association(subject(grouped(y, a, Groups(("n", "y"), ("a", "b", "c"))), seed=seed))
+            audit_attribute_association(context(grouped(y, a, Groups(("n", "y"), ("a", "b", "c"))), seed=seed))
         )
     p = torch.tensor([finding.p for finding in found])
 
@@ -127,18 +127,18 @@ def test_independent_labels_and_attributes_are_flagged_as_seldom_as_the_level_sa
 def test_p_is_fishers() -> None:
     from scipy.stats import fisher_exact
 
-    found = audit_attribute_association(subject(counted(9, 3, 3, 9), permutations=1999))
+    found = audit_attribute_association(context(counted(9, 3, 3, 9), permutations=1999))
 
     exact = float(fisher_exact([[9, 3], [3, 9]])[1])
     assert found.p == pytest.approx(exact, abs=4 * math.sqrt(exact / 1999))
 
 
 def test_a_weak_association_of_many_is_significant_and_not_flagged() -> None:
-    found = audit_attribute_association(subject(counted(5300, 4700, 4700, 5300)))
+    found = audit_attribute_association(context(counted(5300, 4700, 4700, 5300)))
 
     assert found.p == 1 / 200
     assert found.severity == pytest.approx(0.06, abs=1e-3)
-    assert found.severity < FLOOR
+    assert found.severity < MIN_EFFECT
     assert not found.flagged
     assert found.rows == ()
 
@@ -150,7 +150,7 @@ def test_the_interval_covers_the_truth() -> None:
         y = torch.arange(240) % 2
         agrees = torch.rand(240, generator=torch.Generator().manual_seed(seed)) < 0.7
         found = audit_attribute_association(
-            subject(grouped(y, torch.where(agrees, y, 1 - y)), seed=seed, permutations=1)
+            context(grouped(y, torch.where(agrees, y, 1 - y)), seed=seed, permutations=1)
         )
         covered += found.numbers["low"] <= 0.4 <= found.numbers["high"]
 
@@ -164,7 +164,7 @@ def test_of_overlapping_attributes_the_one_that_goes_with_the_label_is_named() -
     a[:, 1] = torch.where(torch.rand(400, generator=generator) < 0.9, y, a[:, 1])
     groups = Groups.overlapping(("civil", "toxic"), ("male", "female", "other"))
 
-    found = audit_attribute_association(subject(grouped(y, a, groups)))
+    found = audit_attribute_association(context(grouped(y, a, groups)))
 
     assert found.flagged
     assert found.shortcut == "female"
@@ -178,7 +178,7 @@ def test_crossed_attributes_are_one() -> None:
     a[:, 0] = y
     groups = Groups.crossed(("no", "yes"), {"gender": ("f", "m"), "age": ("young", "old")})
 
-    found = audit_attribute_association(subject(grouped(y, a, groups)))
+    found = audit_attribute_association(context(grouped(y, a, groups)))
 
     assert found.severity == pytest.approx(1, abs=0.01)
     assert found.flagged
@@ -187,22 +187,22 @@ def test_crossed_attributes_are_one() -> None:
 @pytest.mark.parametrize(
     ("split", "why"),
     [
-        (counted(5, 5, 0, 0), "one label"),
-        (counted(5, 0, 5, 0), "one attribute value"),
-        (counted(5, 5, 5, 5).hide_attributes(), "no example is known"),
+        (counted(5, 5, 0, 0), "the same label"),
+        (counted(5, 0, 5, 0), "the same attribute value"),
+        (counted(5, 5, 5, 5).hide_attributes(), "No example has a known attribute"),
         (grouped(torch.tensor([0, 1]), torch.tensor([-1, -1]), Groups(("n", "y"))), "no attribute"),
-        (counted(1, 0, 0, 0), "one label"),
+        (counted(1, 0, 0, 0), "the same label"),
     ],
 )
-def test_what_cannot_be_asked(split: Grouped, why: str) -> None:
-    found = audit_attribute_association(subject(split))
+def test_what_cannot_be_asked(split: Split, why: str) -> None:
+    found = audit_attribute_association(context(split))
 
     assert (found.p, found.severity, found.flagged, found.shows_use) == (None, 0.0, False, False)
     assert why in found.because
 
 
 def test_two_examples_are_answered() -> None:
-    found = audit_attribute_association(subject(counted(1, 0, 0, 1)))
+    found = audit_attribute_association(context(counted(1, 0, 0, 1)))
 
     assert found.p == 1
     assert not found.flagged
@@ -216,13 +216,13 @@ def test_v_of_many_tables_is_v_of_each(corrected: bool) -> None:
 
     one_by_one = [cramers_v(table, corrected) for table in tables]
 
-    assert cramers_v_of_each(tables, corrected).tolist() == pytest.approx(one_by_one)
+    assert batched_cramers_v(tables, corrected).tolist() == pytest.approx(one_by_one)
 
 
 def test_what_is_known_of_a_split() -> None:
     groups = Groups.overlapping(("civil", "toxic"), ("male", "female", "other"))
     a = torch.tensor([[1, -1, 0], [0, -1, 1], [-1, -1, 1]])
-    known = known_attributes(grouped(torch.tensor([0, 1, 1]), a, groups))
+    known = select_known(grouped(torch.tensor([0, 1, 1]), a, groups))
 
     assert known.rows.tolist() == [0, 1]  # the second column is known of nobody, the last row lacks the first
     assert [column.name for column in known.columns] == ["male", "other"]
@@ -231,9 +231,9 @@ def test_what_is_known_of_a_split() -> None:
 
 
 def test_the_figure_says_its_shares() -> None:
-    figure = audit_attribute_association(subject(counted(90, 10, 10, 90))).items[0]
+    figure = audit_attribute_association(context(counted(90, 10, 10, 90))).items[0]
 
     assert isinstance(figure, Figure)
     assert [trace["name"] for trace in figure.spec["data"]] == ["land", "water"]
     assert figure.spec["data"][1]["x"] == pytest.approx([10, 90])
-    assert "landbird: land 90 %, water 10 %" in figure.alt
+    assert "land: landbird 90, waterbird 10" in figure.alt

@@ -6,16 +6,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.auditing.attribute_association import known_attributes
-from spurless.auditing.attribute_use import FLOOR, NAME, RIDGE, Switch, _switch, audit_attribute_use, probe
-from spurless.auditing.chance import p_value, permutations
-from spurless.auditing.subject import Subject
+from spurless.auditing._context import AuditContext
+from spurless.auditing._permutation import p_value, permute_within_strata
+from spurless.auditing.attribute_association import select_known
+from spurless.auditing.attribute_use import (
+    MIN_EFFECT,
+    NAME,
+    RIDGE,
+    AttributeSwitch,
+    _make_switch,
+    audit_attribute_use,
+    fit_probe,
+)
 from spurless.core.figures import Figure
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
+from spurless.data.split import Split
 from spurless.models.classifier import Classifier
-from spurless.models.features import logits_of_features
+from spurless.models.features import compute_logits
 
 BIRDS = Groups(("landbird", "waterbird"), ("land", "water"))
 
@@ -28,12 +36,14 @@ def linear(*weights: float) -> Classifier:
     return Classifier(nn.Identity(), head)
 
 
-def looked(model: Classifier, features: Tensor, y: Tensor, a: Tensor, groups: Groups = BIRDS, seed: int = 0) -> Subject:
-    split = Grouped(torch.zeros(len(y), 1), y, a, groups)
-    return Subject(model, split, features, logits_of_features(model, features), None, Seeds(seed), 199)
+def looked(
+    model: Classifier, features: Tensor, y: Tensor, a: Tensor, groups: Groups = BIRDS, seed: int = 0
+) -> AuditContext:
+    split = Split(torch.zeros(len(y), 1), y, a, groups)
+    return AuditContext(model, split, features, compute_logits(model, features), None, Seeds(seed), 199)
 
 
-def birds(model: Classifier, seed: int = 0, n: int = 400, agreement: float = 0.5) -> Subject:
+def birds(model: Classifier, seed: int = 0, n: int = 400, agreement: float = 0.5) -> AuditContext:
     """Three features with noise: the label, the attribute, nothing."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(2, (n,), generator=generator)
@@ -42,14 +52,14 @@ def birds(model: Classifier, seed: int = 0, n: int = 400, agreement: float = 0.5
     return looked(model, means + torch.randn(n, 3, generator=generator), y, a, seed=seed)
 
 
-def switch_of(subject: Subject) -> Switch:
-    known = known_attributes(subject.split)
-    switch = _switch(known, known.columns[0], torch.Generator().manual_seed(0))
+def switch_of(context: AuditContext) -> AttributeSwitch:
+    known = select_known(context.split)
+    switch = _make_switch(known, known.columns[0], torch.Generator().manual_seed(0))
     assert switch is not None
     return switch
 
 
-def exact(core: float, spurious: float) -> Subject:
+def exact(core: float, spurious: float) -> AuditContext:
     """Label and attribute as pure numbers in two features, 10 examples of each group."""
     y, a = torch.arange(40) % 2, torch.arange(40) // 2 % 2
     features = torch.stack([2.0 * y - 1, 2.0 * a - 1], dim=1)
@@ -83,29 +93,29 @@ def test_a_push_too_weak_to_change_a_prediction_changes_none() -> None:
 
 
 def test_what_is_used_is_found_and_named_and_the_misled_examples_are_shown() -> None:
-    subject = birds(linear(1.0, 1.0, 1.0))
+    context = birds(linear(1.0, 1.0, 1.0))
 
-    found = audit_attribute_use(subject)
+    found = audit_attribute_use(context)
 
     assert found.flagged
     assert found.severity > 0.4
     assert found.shortcut in BIRDS.attributes
     assert found.title in (
-        "Predictions follow the attribute: “land” pushes towards “landbird”",
-        "Predictions follow the attribute: “water” pushes towards “waterbird”",
+        "Predictions follow the attribute: “land” raises the logit of “landbird”",
+        "Predictions follow the attribute: “water” raises the logit of “waterbird”",
     )
     assert found.numbers["logit_shift"] == pytest.approx(4 / 3**0.5, rel=0.1)  # +-2 in the sum of three noises
     assert found.numbers["low"] < found.numbers["flips"] < found.numbers["high"]
     assert "dfr" in found.remedy
     assert len(found.rows) == 24
     for row in found.rows:  # wrong, and said to be what goes with the attribute
-        assert int(subject.predicted[row]) == int(subject.split.a[row]) != int(subject.y[row])
+        assert int(context.predicted[row]) == int(context.split.a[row]) != int(context.y[row])
 
 
 def test_random_directions_of_as_much_variance_change_little() -> None:
-    subject = birds(linear(1.0, 1.0, 1.0))
+    context = birds(linear(1.0, 1.0, 1.0))
     noise = torch.randn(400, 37, generator=torch.Generator().manual_seed(1))
-    wide = looked(linear(*[1.0] * 3, *[0.0] * 37), torch.cat([subject.features, noise], 1), subject.y, subject.split.a)
+    wide = looked(linear(*[1.0] * 3, *[0.0] * 37), torch.cat([context.features, noise], 1), context.y, context.split.a)
 
     numbers = audit_attribute_use(wide).numbers
 
@@ -151,7 +161,7 @@ def test_a_slight_use_by_many_is_significant_and_not_flagged() -> None:
     found = audit_attribute_use(birds(linear(1.0, 0.06, 0.0), 0, 6000))
 
     assert found.p == 1 / 200
-    assert 0.01 < found.severity < FLOOR
+    assert 0.01 < found.severity < MIN_EFFECT
     assert not found.flagged
 
 
@@ -165,16 +175,16 @@ def test_ten_colours_push_to_ten_digits() -> None:
     head = nn.Linear(10, 12, bias=False)  # two logits more than labels
     with torch.no_grad():
         head.weight.copy_(torch.eye(12, 10))
-    subject = looked(Classifier(nn.Identity(), head), features, y, a, groups)
+    context = looked(Classifier(nn.Identity(), head), features, y, a, groups)
 
-    found = audit_attribute_use(subject)
+    found = audit_attribute_use(context)
 
     value = str(found.shortcut).removeprefix("colour ")
-    assert found.title.endswith(f"“colour {value}” pushes towards “{value}”")
+    assert found.title.endswith(f"“colour {value}” raises the logit of “{value}”")
     assert found.flagged
     assert found.numbers["flips"] > 0.85
     assert found.numbers["directions"] == 9
-    assert all(int(subject.predicted[row]) == int(a[row]) for row in found.rows)
+    assert all(int(context.predicted[row]) == int(a[row]) for row in found.rows)
 
 
 def test_overlapping_crossed_and_unknown() -> None:
@@ -191,7 +201,7 @@ def test_overlapping_crossed_and_unknown() -> None:
 
     crossed = audit_attribute_use(looked(model, features, y, a, faces))
     assert crossed.flagged
-    assert crossed.title.endswith(("on” pushes towards “no”", "off” pushes towards “yes”"))
+    assert crossed.title.endswith(("on” raises the logit of “no”", "off” raises the logit of “yes”"))
 
     a[::2] = -1
     half = audit_attribute_use(looked(model, features, y, a, talk))
@@ -204,8 +214,8 @@ def test_the_probe_leaves_the_example_out() -> None:
     generator = torch.Generator().manual_seed(3)
     y, a = torch.randint(2, (60,), generator=generator), torch.randint(3, (60,), generator=generator)
     features = torch.randn(60, 5, generator=generator) + torch.stack([1.4 * a, 2.0 * y] + [0.0 * y] * 3, dim=1)
-    subject = looked(linear(1, 1, 1, 1, 1), features, y, a, Groups(("n", "y"), ("a", "b", "c")))
-    switch = switch_of(subject)
+    context = looked(linear(1, 1, 1, 1, 1), features, y, a, Groups(("n", "y"), ("a", "b", "c")))
+    switch = switch_of(context)
 
     # By brute force: a level for each label, weights that make all groups count alike, one example left out.
     size = torch.bincount(3 * y + a)
@@ -222,48 +232,48 @@ def test_the_probe_leaves_the_example_out() -> None:
         weights = torch.linalg.solve(part @ x[rest] + ridge, part @ z[rest])
         hits[3 * y[i] + a[i]] += float((x[i] @ weights).argmax() == a[i])
 
-    found = probe(features, y, switch)
+    found = fit_probe(features, y, switch)
     assert found["probe"] == pytest.approx(float((hits / size).mean()))
     assert found["probe_by_chance"] == pytest.approx(1 / 3)
     assert 0.4 < found["probe"] < 0.9
 
 
 def test_the_probe_of_noise_guesses() -> None:
-    subject = birds(linear(1.0, 1.0, 1.0), 0, 600, agreement=0.8)
-    noise = torch.randn(600, 30, generator=torch.Generator().manual_seed(0)) + 3 * subject.y[:, None]
+    context = birds(linear(1.0, 1.0, 1.0), 0, 600, agreement=0.8)
+    noise = torch.randn(600, 30, generator=torch.Generator().manual_seed(0)) + 3 * context.y[:, None]
 
-    assert probe(noise, subject.y, switch_of(subject))["probe"] == pytest.approx(0.5, abs=0.08)
+    assert fit_probe(noise, context.y, switch_of(context))["probe"] == pytest.approx(0.5, abs=0.08)
 
 
 def test_the_push_is_least_squares() -> None:
-    subject = birds(linear(1.0, 0.5, 1.0), 2, 100, agreement=0.8)
-    switch = switch_of(subject)
-    logits = subject.logits.double()
+    context = birds(linear(1.0, 0.5, 1.0), 2, 100, agreement=0.8)
+    switch = switch_of(context)
+    logits = context.logits.double()
 
-    push, _ = switch.pushes(logits)
+    push, _ = switch.effects(logits)
 
-    design = torch.cat([nn.functional.one_hot(subject.y, 2), nn.functional.one_hot(subject.split.a, 2)[:, 1:]], dim=1)
+    design = torch.cat([nn.functional.one_hot(context.y, 2), nn.functional.one_hot(context.split.a, 2)[:, 1:]], dim=1)
     weights = torch.linalg.lstsq(design.double(), logits).solution
     assert torch.allclose(push[1] - push[0], weights[2])
 
 
 def test_permutations_one_by_one_say_the_same() -> None:
-    subject = birds(linear(1.0, 0.3, 1.0), 4, 80, agreement=0.7)
-    a = (subject.split.a + torch.arange(80) // 40) % 3  # a third value, which both labels have
-    subject = replace(subject, split=replace(subject.split, a=a, groups=Groups(BIRDS.labels, tuple("abc"))))
-    known = known_attributes(subject.split)
-    switch = _switch(known, known.columns[0], subject.seeds.generator(NAME, "switch"))
+    context = birds(linear(1.0, 0.3, 1.0), 4, 80, agreement=0.7)
+    a = (context.split.a + torch.arange(80) // 40) % 3  # a third value, which both labels have
+    context = replace(context, split=replace(context.split, a=a, groups=Groups(BIRDS.labels, tuple("abc"))))
+    known = select_known(context.split)
+    switch = _make_switch(known, known.columns[0], context.seeds.generator(NAME, "switch"))
     assert switch is not None
-    ones = [nn.functional.one_hot(subject.y, 2), nn.functional.one_hot(a, 3)]
+    ones = [nn.functional.one_hot(context.y, 2), nn.functional.one_hot(a, 3)]
     design, shares = torch.cat(ones, dim=1).double(), []
-    mixed = permutations(subject.y, subject.permutations, subject.seeds.generator(NAME, "permutations"))
+    mixed = permute_within_strata(context.y, context.permutations, context.seeds.generator(NAME, "permutations"))
     for rows in [torch.arange(80), *mixed]:
-        logits = subject.logits[rows].double()
+        logits = context.logits[rows].double()
         push = (torch.linalg.pinv(design) @ logits)[2:]
         moved = logits - push[a] + push[switch.b]
         shares.append(float((moved.argmax(dim=1) != logits.argmax(dim=1)).double().mean()))
 
-    found = audit_attribute_use(subject)
+    found = audit_attribute_use(context)
 
     assert bool((switch.b != a).all())
     assert found.numbers["flips"] == pytest.approx(shares[0])
@@ -272,12 +282,12 @@ def test_permutations_one_by_one_say_the_same() -> None:
 
 
 def test_rare_values_are_left_out() -> None:
-    subject = birds(linear(1.0, 1.0, 0.0))
-    a = subject.split.a.clone()
+    context = birds(linear(1.0, 1.0, 0.0))
+    a = context.split.a.clone()
     a[:4] = 2
     groups = Groups(BIRDS.labels, ("land", "water", "air"))
 
-    found = audit_attribute_use(replace(subject, split=replace(subject.split, a=a, groups=groups)))
+    found = audit_attribute_use(replace(context, split=replace(context.split, a=a, groups=groups)))
 
     assert found.numbers["examples"] == 396
     assert found.flagged
@@ -286,7 +296,7 @@ def test_rare_values_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("a", "groups", "why"),
     [
-        (torch.full((40,), -1), BIRDS, "no example is known"),
+        (torch.full((40,), -1), BIRDS, "No example has a known attribute"),
         (torch.full((40,), -1), Groups(BIRDS.labels), "no attribute"),
         (torch.zeros(40, dtype=torch.long), BIRDS, "two attribute values"),
         (torch.arange(40) % 2, BIRDS, "No label has examples with two"),  # the attribute is the label
@@ -301,9 +311,9 @@ def test_what_cannot_be_asked(a: Tensor, groups: Groups, why: str) -> None:
 
 
 def test_constant_features_are_answered() -> None:
-    subject = looked(linear(1.0, 1.0), torch.ones(40, 2), torch.arange(40) % 2, torch.arange(40) // 2 % 2)
+    context = looked(linear(1.0, 1.0), torch.ones(40, 2), torch.arange(40) % 2, torch.arange(40) // 2 % 2)
 
-    found = audit_attribute_use(subject)
+    found = audit_attribute_use(context)
 
     assert found.p == 1
     assert not found.flagged
@@ -319,9 +329,9 @@ def test_a_head_of_several_layers() -> None:
 
 
 def test_the_same_seed_says_the_same_and_the_global_generator_is_not_moved() -> None:
-    subject, state = birds(linear(1.0, 0.1, 0.0)), torch.get_rng_state()
+    context, state = birds(linear(1.0, 0.1, 0.0)), torch.get_rng_state()
 
-    assert audit_attribute_use(subject).numbers == audit_attribute_use(subject).numbers
+    assert audit_attribute_use(context).numbers == audit_attribute_use(context).numbers
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -332,4 +342,4 @@ def test_the_figure_shows_the_push() -> None:
     land, water = figure.spec["data"]
     assert (land["name"], water["name"]) == BIRDS.attributes
     assert land["y"] == pytest.approx([1.5, -1.5])  # half of 3, for and against
-    assert "land pushes most towards landbird, by 1.50" in figure.alt
+    assert "land: landbird 1.5" in figure.alt

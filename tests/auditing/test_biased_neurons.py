@@ -7,23 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from spurless.auditing import biased_neurons
-from spurless.auditing.biased_neurons import audit_biased_neurons, compare
-from spurless.auditing.excess import Said, orders, said
-from spurless.auditing.subject import Subject
+from spurless.auditing._context import AuditContext
+from spurless.auditing._residuals import PredictionStrata, make_orders, stratify_predictions
+from spurless.auditing.biased_neurons import audit_biased_neurons, compare_neurons
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
-from spurless.explain.neurons import distributions
+from spurless.data.split import Split
+from spurless.explain.figures.neurons import plot_distributions
 from spurless.models.classifier import Classifier
 
 
-def subject(features: Tensor, logits: Tensor, y: Tensor, labels: tuple[str, ...] = ("cow", "camel")) -> Subject:
-    split = Grouped(features, y, torch.full_like(y, -1), Groups(labels))
+def context(features: Tensor, logits: Tensor, y: Tensor, labels: tuple[str, ...] = ("cow", "camel")) -> AuditContext:
+    split = Split(features, y, torch.full_like(y, -1), Groups(labels))
     model = Classifier(nn.Identity(), nn.Linear(features.shape[1], logits.shape[1]))
-    return Subject(model, split, features, logits, seeds=Seeds(0), permutations=99)
+    return AuditContext(model, split, features, logits, seeds=Seeds(0), permutations=99)
 
 
-def leaning(seed: int = 0, n: int = 500) -> Subject:
+def leaning(seed: int = 0, n: int = 500) -> AuditContext:
     """Neuron 3 answers to a shortcut for the camel, which holds in four of five; neuron 0 answers to the camel."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(2, (n,), generator=g)
@@ -32,15 +32,15 @@ def leaning(seed: int = 0, n: int = 500) -> Subject:
     features[:, 0] += 1.2 * y + 0.3 * torch.randn(n, generator=g)
     features[:, 3] += 2.0 * shortcut
     score = features[:, 0] + 2 * features[:, 3] - 4.0
-    return subject(features, torch.stack([-score, score], dim=1), y)
+    return context(features, torch.stack([-score, score], dim=1), y)
 
 
-def clean(seed: int, n: int = 300, classes: int = 2) -> Subject:
+def clean(seed: int, n: int = 300, classes: int = 2) -> AuditContext:
     g = torch.Generator().manual_seed(seed)
     features = torch.randn(n, 10, generator=g)
     logits = features[:, :classes] * 1.5 + 0.5 * features[:, 5 : 5 + classes]
     y = torch.multinomial(logits.softmax(dim=1), 1, generator=g).flatten()
-    return subject(features, logits, y, tuple(f"class {i}" for i in range(classes)))
+    return context(features, logits, y, tuple(f"class {i}" for i in range(classes)))
 
 
 def test_the_neuron_of_the_shortcut_is_named() -> None:
@@ -50,7 +50,7 @@ def test_the_neuron_of_the_shortcut_is_named() -> None:
         assert finding.flagged
         assert finding.p == 0.01
         assert finding.shortcut == "neuron 3"
-        assert finding.title.startswith("The model follows neuron 3 into mistakes when it says")
+        assert finding.title.startswith("The model follows neuron 3 into errors when it predicts")
         assert finding.severity > 0.4
         assert finding.numbers["neuron"] == 3
         assert finding.numbers["low"] < finding.severity < finding.numbers["high"]
@@ -62,12 +62,12 @@ def test_rows_are_mistakes_in_which_it_spoke_most() -> None:
         found = leaning(seed)
         finding = audit_biased_neurons(found)
         rows, label = torch.tensor(finding.rows), int(finding.numbers["prediction"])
-        assert bool(found.wrong[rows].all())
+        assert bool(found.incorrect[rows].all())
         assert bool((found.predicted[rows] == label).all())
         spoken = found.features[:, 3] * (1 if label == 1 else -1)  # it speaks for the camel and against the cow
         assert finding.numbers["speaks_for"] == label
         assert bool((spoken[rows][:-1] >= spoken[rows][1:]).all())
-        others = found.wrong & (found.predicted == label)
+        others = found.incorrect & (found.predicted == label)
         others[rows] = False
         assert not bool(others.any()) or float(spoken[others].max()) <= float(spoken[rows].min())
         seen.add(label)
@@ -82,7 +82,7 @@ def test_it_is_the_size_that_counts() -> None:
 
 def test_a_neuron_that_knew_better_is_not_named() -> None:
     """Neuron 0 speaks for the camel and is neglected: silent where the camel is wrong, active where the cow is."""
-    compared = compare(leaning())
+    compared = compare_neurons(leaning())
     assert compared is not None
     assert compared.sign[:, [0, 3]].tolist() == [[-1, -1], [1, 1]]
     assert float(compared.z[1, 0]) < -3
@@ -98,11 +98,11 @@ def test_a_neuron_that_the_model_does_not_follow_is_not_named() -> None:
     found = leaning()
     marked = found.features.clone()
     marked[:, 7] = torch.rand(500, generator=torch.Generator().manual_seed(1))
-    wrong = found.wrong & (found.predicted == 0)
+    wrong = found.incorrect & (found.predicted == 0)
     marked[wrong, 7] += 0.9
-    right = ((found.predicted == 1) & ~found.wrong).nonzero().flatten()[: int(wrong.sum())]
+    right = ((found.predicted == 1) & ~found.incorrect).nonzero().flatten()[: int(wrong.sum())]
     marked[right, 7] += 0.9  # as often active where the camel is said
-    compared = compare(replace(found, features=marked))
+    compared = compare_neurons(replace(found, features=marked))
     assert compared is not None
     assert float(compared.z[0, 7]) > 5
     assert compared.sign[:, 7].tolist() == [0, 0]
@@ -111,13 +111,13 @@ def test_a_neuron_that_the_model_does_not_follow_is_not_named() -> None:
 
 def test_z_is_over_the_deviation_that_permuted_labels_have() -> None:
     found = clean(0, 400)
-    compared = compare(found)
+    compared = compare_neurons(found)
     assert compared is not None
-    what = said(found)
-    order = orders(what.within, 3000, torch.Generator().manual_seed(1))
-    mine = what.label == 1
-    wrong = (what.label != found.y[order]).double()
-    x = what.excess(found.features.abs())
+    strata = stratify_predictions(found)
+    order = make_orders(strata.stratum, 3000, torch.Generator().manual_seed(1))
+    mine = strata.predicted == 1
+    wrong = (strata.predicted != found.y[order]).double()
+    x = strata.residuals(found.features.abs())
     sums = (wrong * mine) @ x
     z = sums[0] / sums[1:].std(dim=0)
     assert compared.z[1] == pytest.approx(z, abs=0.12)
@@ -126,15 +126,17 @@ def test_z_is_over_the_deviation_that_permuted_labels_have() -> None:
 
 def test_the_deviation_is_exact_in_the_smallest_strata() -> None:
     """Two strata of two, one mistake each: four permutations, all of them counted."""
-    what = Said(torch.zeros(4, dtype=torch.long), torch.tensor([0, 0, 1, 1]), torch.zeros(4, dtype=torch.double))
+    strata = PredictionStrata(
+        torch.zeros(4, dtype=torch.long), torch.tensor([0, 0, 1, 1]), torch.zeros(4, dtype=torch.double)
+    )
     size = torch.tensor([[1.0, 2.0], [4.0, 2.5], [0.0, 7.0], [1.0, 1.0]]).double()
     wrong = torch.tensor([[1.0, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]]).double()
-    x, scale = biased_neurons._comparable(size, what, wrong[0] - 0.5)
+    x, scale = biased_neurons._size_residuals(size, strata, wrong[0] - 0.5)
     assert scale == pytest.approx((wrong @ x).std(dim=0, unbiased=False))
 
 
 def test_the_statistics_are_the_largest_and_the_sum_of_squares() -> None:
-    compared = compare(leaning())
+    compared = compare_neurons(leaning())
     assert compared is not None
     assert float(compared.statistics[0, 0]) == pytest.approx(float((compared.sign * compared.z).max()))
     assert float(compared.statistics[0, 1]) == pytest.approx(float((compared.z**2).sum()))
@@ -162,17 +164,17 @@ def test_many_labels_with_few_mistakes_each_add_up() -> None:
     features[wrong, said_label[wrong]] += 0.8
     y = torch.where(wrong, (said_label + 1) % 8, said_label)
     logits = nn.functional.one_hot(said_label, 8).float() * 4
-    finding = audit_biased_neurons(subject(features, logits, y, tuple("abcdefgh")))
+    finding = audit_biased_neurons(context(features, logits, y, tuple("abcdefgh")))
     assert finding.p is not None
     assert finding.p <= 0.05
-    compared = compare(subject(features, logits, y, tuple("abcdefgh")))
+    compared = compare_neurons(context(features, logits, y, tuple("abcdefgh")))
     assert compared is not None
     both = compared.statistics
     assert float(both[0, 1]) > float(both[1:, 1].max())
 
 
 def test_a_floor_below_which_nothing_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(biased_neurons, "FLOOR", 0.99)
+    monkeypatch.setattr(biased_neurons, "MIN_EFFECT", 0.99)
     finding = audit_biased_neurons(leaning())
     assert finding.p == 0.01
     assert not finding.flagged
@@ -183,8 +185,8 @@ def test_the_figures_are_those_of_the_neurons() -> None:
     finding = audit_biased_neurons(found)
     mine = found.predicted == int(finding.numbers["prediction"])
     first = finding.items[0]
-    assert len(finding.items) == biased_neurons.SHOWN
-    assert first == distributions(found.features[mine, 3].abs(), ~found.wrong[mine], first.title)
+    assert len(finding.items) == biased_neurons.MAX_FIGURES
+    assert first == plot_distributions(found.features[mine, 3].abs(), ~found.incorrect[mine], first.title)
     assert "NeuronTune's score of it is" in finding.because
 
 
@@ -198,7 +200,7 @@ def test_the_figures_are_those_of_the_neurons() -> None:
     ],
 )
 def test_what_cannot_be_asked_is_said(features: Tensor, logits: Tensor, y: Tensor) -> None:
-    finding = audit_biased_neurons(subject(features, logits, y))
+    finding = audit_biased_neurons(context(features, logits, y))
     assert (finding.p, finding.severity, finding.flagged) == (None, 0.0, False)
     assert finding.because
 

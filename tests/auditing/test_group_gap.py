@@ -7,28 +7,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.auditing.group_gap import FLOOR, NAME, Gap, audit_group_gap
-from spurless.auditing.subject import Subject
+from spurless.auditing._context import AuditContext
+from spurless.auditing.group_gap import MIN_EFFECT, NAME, Gap, audit_group_gap
 from spurless.core.figures import Figure
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
+from spurless.data.split import Split
 from spurless.models.classifier import Classifier
 
 BIRDS = Groups(("landbird", "waterbird"), ("land", "water"))
 
 
-def judged(y: Tensor, a: Tensor, wrong: Tensor, groups: Groups = BIRDS, seed: int = 0, **more: Any) -> Subject:
-    """A subject whose mistakes are given: the next label instead of the true one, surest at the end of the split."""
+def judged(y: Tensor, a: Tensor, wrong: Tensor, groups: Groups = BIRDS, seed: int = 0, **more: Any) -> AuditContext:
+    """A context whose mistakes are given: the next label instead of the true one, surest at the end of the split."""
     classes = len(groups.labels)
     predicted = torch.where(wrong, (y + 1) % classes, y)
     logits = nn.functional.one_hot(predicted, classes) * torch.linspace(1, 2, len(y))[:, None]
     model = Classifier(nn.Identity(), nn.Linear(classes, classes))
-    split = Grouped(torch.zeros(len(y), 1), y, a, groups)
-    return Subject(model, split, logits, logits, None, Seeds(seed), **more)
+    split = Split(torch.zeros(len(y), 1), y, a, groups)
+    return AuditContext(model, split, logits, logits, None, Seeds(seed), **more)
 
 
-def birds(seed: int, errors: tuple[float, float, float, float], n: int = 400) -> Subject:
+def birds(seed: int, errors: tuple[float, float, float, float], n: int = 400) -> AuditContext:
     """Labels and attributes at random, and mistakes at the rate of each group."""
     generator = torch.Generator().manual_seed(seed)
     y, a = (torch.randint(2, (n,), generator=generator) for _ in range(2))
@@ -45,23 +45,23 @@ def test_the_gap_of_newcombes_example() -> None:
 
 
 def test_the_group_that_fares_worse_is_found_and_its_surest_mistakes_are_shown() -> None:
-    subject = birds(0, (0.05, 0.5, 0.05, 0.05))
+    context = birds(0, (0.05, 0.5, 0.05, 0.05))
 
-    found = audit_group_gap(subject)
+    found = audit_group_gap(context)
 
     assert found.audit == NAME
     assert found.flagged
     assert found.p == 1 / 500
     assert found.shortcut == "water"
-    assert found.title == "“landbird” is more often wrong with “water”"
+    assert found.title == "“landbird” is more often incorrect with “water”"
     assert "group-dro" in found.remedy
-    bad = (subject.y == 0) & (subject.split.a == 1)
+    bad = (context.y == 0) & (context.split.a == 1)
     assert found.numbers["gap"] == pytest.approx(
-        float(subject.wrong[bad].double().mean() - subject.wrong[(subject.y == 0) & ~bad].double().mean())
+        float(context.incorrect[bad].double().mean() - context.incorrect[(context.y == 0) & ~bad].double().mean())
     )
     assert found.numbers["resolution"] == 1 / int(bad.sum())
-    assert found.severity == found.numbers["low"] > FLOOR
-    assert list(found.rows) == sorted((bad & subject.wrong).nonzero().flatten().tolist(), reverse=True)[:24]
+    assert found.severity == found.numbers["low"] > MIN_EFFECT
+    assert list(found.rows) == sorted((bad & context.incorrect).nonzero().flatten().tolist(), reverse=True)[:24]
 
 
 def test_a_value_without_which_a_label_is_lost_is_named_for_its_help() -> None:
@@ -73,7 +73,7 @@ def test_a_value_without_which_a_label_is_lost_is_named_for_its_help() -> None:
     found = audit_group_gap(judged(y, a, a != y, groups))
 
     assert found.flagged
-    assert found.title == "“0” is more often wrong without “colour 0”"
+    assert found.title == "“0” is more often incorrect without “colour 0”"
     assert found.numbers["gap"] == 1.0
     assert all(int(y[row]) == 0 and int(a[row]) != 0 for row in found.rows)
     assert len(found.rows) == 3
@@ -106,7 +106,7 @@ def test_one_helpful_value_among_many_labels_stands_out() -> None:
     assert found.flagged
     assert found.p is not None
     assert found.p <= 0.02
-    assert found.title == "“label 0” is more often wrong without “a”"
+    assert found.title == "“label 0” is more often incorrect without “a”"
 
 
 def test_an_even_model_is_flagged_as_seldom_as_the_level_says() -> None:
@@ -141,7 +141,7 @@ def test_a_small_gap_in_many_examples_is_significant_and_not_flagged() -> None:
     found = audit_group_gap(birds(0, (0.05, 0.13, 0.05, 0.05), 8000))
 
     assert found.p == 1 / 500
-    assert 0 < found.severity < FLOOR
+    assert 0 < found.severity < MIN_EFFECT
     assert not found.flagged
 
 
@@ -175,7 +175,7 @@ def test_overlapping_crossed_and_domains() -> None:
     domains = audit_group_gap(judged(y, a[:, 2], wrong, Groups.domains(("no", "yes"), ("here", "there"))))
 
     assert overlapping.flagged
-    assert overlapping.title == "“toxic” is more often wrong with “other”"
+    assert overlapping.title == "“toxic” is more often incorrect with “other”"
     assert crossed.flagged
     assert str(crossed.shortcut).split(" & ")[2] in ("inside", "outside")  # with it worse, or without it
     assert domains.flagged
@@ -183,26 +183,26 @@ def test_overlapping_crossed_and_domains() -> None:
 
 
 def test_unknown_attributes_are_left_out() -> None:
-    subject = birds(0, (0.05, 0.5, 0.05, 0.05))
-    a = subject.split.a.clone()
+    context = birds(0, (0.05, 0.5, 0.05, 0.05))
+    a = context.split.a.clone()
     a[::2] = -1
-    half = audit_group_gap(judged(subject.y, a, subject.wrong))
-    alone = audit_group_gap(judged(subject.y[1::2], a[1::2], subject.wrong[1::2]))
+    half = audit_group_gap(judged(context.y, a, context.incorrect))
+    alone = audit_group_gap(judged(context.y[1::2], a[1::2], context.incorrect[1::2]))
 
     assert half.numbers == alone.numbers
     assert all(row % 2 for row in half.rows)
 
     talk = Groups.overlapping(("civil", "toxic"), ("male", "nobody knows"))
-    columns = torch.stack([subject.split.a, torch.full_like(a, -1)], dim=1)
-    assert audit_group_gap(judged(subject.y, columns, subject.wrong, talk)).shortcut == "male"
+    columns = torch.stack([context.split.a, torch.full_like(a, -1)], dim=1)
+    assert audit_group_gap(judged(context.y, columns, context.incorrect, talk)).shortcut == "male"
 
 
 @pytest.mark.parametrize(
     ("a", "wrong", "why"),
     [
-        ([-1, -1, -1, -1], [1, 0, 1, 0], "attribute of no example is known"),
-        ([0, 1, 0, 1], [0, 0, 0, 0], "both hits and mistakes"),
-        ([0, 1, 0, 1], [1, 1, 1, 1], "both hits and mistakes"),
+        ([-1, -1, -1, -1], [1, 0, 1, 0], "No example has a known attribute"),
+        ([0, 1, 0, 1], [0, 0, 0, 0], "both errors and correct predictions"),
+        ([0, 1, 0, 1], [1, 1, 1, 1], "both errors and correct predictions"),
         ([0, 0, 1, 1], [1, 0, 1, 0], "more than one attribute value"),
     ],
 )
@@ -222,9 +222,9 @@ def test_one_example_and_data_without_attributes() -> None:
 
 
 def test_the_same_seed_says_the_same_and_the_global_generator_is_not_moved() -> None:
-    subject, state = birds(5, (0.1, 0.2, 0.1, 0.1)), torch.get_rng_state()
+    context, state = birds(5, (0.1, 0.2, 0.1, 0.1)), torch.get_rng_state()
 
-    assert audit_group_gap(subject).p == audit_group_gap(subject).p
+    assert audit_group_gap(context).p == audit_group_gap(context).p
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.auditing.image_properties import FLOOR, audit_image_properties, binned, properties
-from spurless.auditing.subject import Subject
-from spurless.core.errors import BadInput
+from spurless.auditing._context import AuditContext
+from spurless.auditing.image_properties import MIN_EFFECT, audit_image_properties, bin_values, measure_properties
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
+from spurless.data.split import Split
 from spurless.data.transforms import Normalise
 from spurless.models.classifier import Classifier
 
@@ -34,17 +34,17 @@ class Streamed:
         return "streamed"
 
 
-def split_of(images: Tensor, y: Tensor | None = None) -> Grouped:
+def split_of(images: Tensor, y: Tensor | None = None) -> Split:
     y = torch.zeros(len(images), dtype=torch.long) if y is None else y
-    return Grouped(images, y, torch.full_like(y, -1), GROUPS)
+    return Split(images, y, torch.full_like(y, -1), GROUPS)
 
 
 def values(images: Tensor) -> dict[str, float]:
-    names, table = properties(split_of(images))
+    names, table = measure_properties(split_of(images))
     return dict(zip(names, table[0].tolist(), strict=True))
 
 
-def subject_of(trust: float, n: int = 300, seed: int = 0) -> tuple[Subject, Tensor]:
+def subject_of(trust: float, n: int = 300, seed: int = 0) -> tuple[AuditContext, Tensor]:
     """A model that reads honest evidence, which no property shows, and by ``trust`` a square that half of all have."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(60, (n, 3, 10, 10), generator=generator, dtype=torch.uint8)
@@ -55,7 +55,7 @@ def subject_of(trust: float, n: int = 300, seed: int = 0) -> tuple[Subject, Tens
     lead = honest + trust * (2 * marked.float() - 1)
     logits = torch.stack([torch.zeros(n), lead], dim=1)
     model = Classifier(nn.Flatten(), nn.Linear(300, 2))
-    return Subject(model, split_of(images, y), logits, logits, seeds=Seeds(seed), permutations=99), marked
+    return AuditContext(model, split_of(images, y), logits, logits, seeds=Seeds(seed), permutations=99), marked
 
 
 def test_a_red_corner_is_measured_to_the_pixel() -> None:
@@ -95,34 +95,34 @@ def test_hue_is_in_turns_from_red_and_grey_has_none() -> None:
 
 
 def test_grey_images_have_no_colours_and_tiny_ones_are_measured() -> None:
-    names, table = properties(split_of(torch.zeros(3, 1, 2, 2)))
+    names, table = measure_properties(split_of(torch.zeros(3, 1, 2, 2)))
     assert not any(word in name for name in names for word in ("red", "hue", "saturation"))
     assert bool(table.isfinite().all())
 
 
 def test_the_raw_image_is_measured_streamed_or_not_and_in_any_scale() -> None:
     images = torch.randint(256, (20, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    names, table = properties(split_of(images))
+    names, table = measure_properties(split_of(images))
     seen = replace(split_of(images), transform=Normalise((0.1, 0.5, 0.9), (0.5, 0.2, 0.9)))
     for other in (seen, replace(seen, x=Streamed(images)), split_of(images.float() / 255)):
-        assert properties(other)[0] == names
-        assert torch.allclose(properties(other)[1], table, atol=1e-6)
-    assert torch.allclose(properties(split_of(4 * images.float() / 255 - 2))[1], table, atol=1e-6)
+        assert measure_properties(other)[0] == names
+        assert torch.allclose(measure_properties(other)[1], table, atol=1e-6)
+    assert torch.allclose(measure_properties(split_of(4 * images.float() / 255 - 2))[1], table, atol=1e-6)
 
 
 def test_bins_hold_about_as_many_and_end_at_gaps() -> None:
     values = torch.rand(400, 2, generator=torch.Generator().manual_seed(0))
-    assert all(bool(((torch.bincount(column) - 100).abs() <= 100).all()) for column in binned(values).T)
-    assert [len(torch.bincount(column)) for column in binned(values).T] == [4, 4]
+    assert all(bool(((torch.bincount(column) - 100).abs() <= 100).all()) for column in bin_values(values).T)
+    assert [len(torch.bincount(column)) for column in bin_values(values).T] == [4, 4]
     values[:220, 0] += 5  # a mark that 55 % have
-    codes = binned(values)[:, 0]
+    codes = bin_values(values)[:, 0]
     assert set(codes[:220].tolist()) & set(codes[220:].tolist()) == set()
-    assert binned(torch.ones(10, 1)).flatten().tolist() == [0] * 10
+    assert bin_values(torch.ones(10, 1)).flatten().tolist() == [0] * 10
 
 
 def test_the_marked_corner_is_named_and_shown() -> None:
-    subject, marked = subject_of(3.0)
-    found = audit_image_properties(subject)
+    context, marked = subject_of(3.0)
+    found = audit_image_properties(context)
     assert found.flagged
     assert found.shortcut == "red of the bottom left corner"
     assert found.p == 0.01
@@ -133,7 +133,7 @@ def test_the_marked_corner_is_named_and_shown() -> None:
     assert "bottom left corner" in found.title
     assert "masktune" in found.remedy
     assert len(found.rows) == 24
-    assert all(bool(subject.wrong[row]) and bool(marked[row]) == bool(subject.predicted[row]) for row in found.rows)
+    assert all(bool(context.incorrect[row]) and bool(marked[row]) == bool(context.predicted[row]) for row in found.rows)
     assert len(found.items) == 3
     assert all(item.alt for item in found.items)
 
@@ -141,7 +141,7 @@ def test_the_marked_corner_is_named_and_shown() -> None:
 def test_a_small_trust_is_below_the_floor() -> None:
     found = audit_image_properties(subject_of(0.4, n=4000)[0])
     assert found.p == 0.01  # no doubt that it is there
-    assert found.severity < FLOOR
+    assert found.severity < MIN_EFFECT
     assert not found.flagged
 
 
@@ -152,28 +152,28 @@ def test_an_honest_model_is_left_alone() -> None:
 
 
 def test_the_same_seed_finds_the_same() -> None:
-    subject = subject_of(1.0)[0]
-    one, two = audit_image_properties(subject), audit_image_properties(subject)
+    context = subject_of(1.0)[0]
+    one, two = audit_image_properties(context), audit_image_properties(context)
     assert (one.p, one.severity, one.rows) == (two.p, two.severity, two.rows)
 
 
 def test_what_cannot_be_answered_is_said() -> None:
-    subject = subject_of(3.0)[0]
-    rows = Grouped(torch.randn(300, 4), subject.y, subject.split.a, GROUPS)
-    found = audit_image_properties(replace(subject, split=rows))
+    context = subject_of(3.0)[0]
+    rows = Split(torch.randn(300, 4), context.y, context.split.a, GROUPS)
+    found = audit_image_properties(replace(context, split=rows))
     assert (found.p, found.flagged, found.severity) == (None, False, 0.0)
-    assert found.because == "Not answered: these examples are no images."
-    blank = split_of(torch.zeros(300, 3, 10, 10, dtype=torch.uint8), subject.y)
-    assert "none of the properties goes with" in audit_image_properties(replace(subject, split=blank)).because
-    sure = torch.nn.functional.one_hot(subject.y, 2) * 9.0
-    assert "0 mistakes" in audit_image_properties(replace(subject, logits=sure)).because
-    with pytest.raises(BadInput, match=r"no images, so they have no brightness"):
-        properties(rows)
+    assert found.because == "Not tested: these examples are not images."
+    blank = split_of(torch.zeros(300, 3, 10, 10, dtype=torch.uint8), context.y)
+    assert "no property is associated with" in audit_image_properties(replace(context, split=blank)).because
+    sure = torch.nn.functional.one_hot(context.y, 2) * 9.0
+    assert "0 errors" in audit_image_properties(replace(context, logits=sure)).because
+    with pytest.raises(InputError, match=r"not images, so they have no brightness"):
+        measure_properties(rows)
 
 
 def test_a_property_that_most_images_share_has_no_empty_bin() -> None:
     column = torch.cat([torch.zeros(60), torch.ones(40)])[:, None]  # cut at 0, 0.5 and 1: none from 0 to 0.5
-    assert torch.bincount(binned(column).flatten()).tolist() == [60, 40]
+    assert torch.bincount(bin_values(column).flatten()).tolist() == [60, 40]
 
 
 def test_a_model_that_leans_on_what_most_images_lack_is_answered() -> None:

@@ -7,22 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from spurless.auditing import suspects
-from spurless.auditing.subject import Subject
-from spurless.auditing.suspects import audit_suspects, suspicion
-from spurless.auditing.views import VIEWS
+from spurless.auditing._context import AuditContext
+from spurless.auditing._minority_views import VIEWS
+from spurless.auditing.suspects import audit_suspects, find_suspected
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
+from spurless.data.split import Split
 from spurless.models.classifier import Classifier
 
 
-def subject(features: Tensor, logits: Tensor, y: Tensor, labels: tuple[str, ...] = ("cow", "camel")) -> Subject:
-    split = Grouped(features, y, torch.full_like(y, -1), Groups(labels))
+def context(features: Tensor, logits: Tensor, y: Tensor, labels: tuple[str, ...] = ("cow", "camel")) -> AuditContext:
+    split = Split(features, y, torch.full_like(y, -1), Groups(labels))
     model = Classifier(nn.Identity(), nn.Linear(features.shape[1], logits.shape[1]))
-    return Subject(model, split, features, logits, seeds=Seeds(0), permutations=39)
+    return AuditContext(model, split, features, logits, seeds=Seeds(0), permutations=39)
 
 
-def leaning(seed: int = 0, n: int = 400) -> tuple[Subject, Tensor]:
+def leaning(seed: int = 0, n: int = 400) -> tuple[AuditContext, Tensor]:
     """A shortcut that is plainer than the label's own feature, and a tenth of examples that break it."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(2, (n,), generator=g)
@@ -31,20 +31,20 @@ def leaning(seed: int = 0, n: int = 400) -> tuple[Subject, Tensor]:
     noise = torch.randn(n, 8, generator=g)
     features = torch.cat([sign[:, None] + 0.5 * noise[:, :1], 3 * shortcut[:, None] + noise[:, 1:2], noise[:, 2:]], 1)
     score = 0.5 * features[:, 0] + features[:, 1]
-    return subject(features, torch.stack([-score, score], dim=1), y), breaks
+    return context(features, torch.stack([-score, score], dim=1), y), breaks
 
 
-def clean(seed: int, n: int = 300, classes: int = 2) -> Subject:
+def clean(seed: int, n: int = 300, classes: int = 2) -> AuditContext:
     g = torch.Generator().manual_seed(seed)
     features = torch.randn(n, 10, generator=g)
     logits = features[:, :classes] * 1.5 + 0.5 * features[:, 5 : 5 + classes]
     y = torch.multinomial(logits.softmax(dim=1), 1, generator=g).flatten()
-    return subject(features, logits, y, tuple(f"class {i}" for i in range(classes)))
+    return context(features, logits, y, tuple(f"class {i}" for i in range(classes)))
 
 
 def test_those_who_break_the_shortcut_are_suspected() -> None:
     found, breaks = leaning()
-    who = suspicion(found)
+    who = find_suspected(found)
     both = int((who.suspected & breaks).sum())
     assert both / int(who.suspected.sum()) > 0.9
     assert both / int(breaks.sum()) > 0.8
@@ -54,7 +54,7 @@ def test_those_who_break_the_shortcut_are_suspected() -> None:
 
 def test_suspected_is_what_two_views_find_and_half_of_the_score() -> None:
     for found in (leaning()[0], clean(0), clean(1, classes=3)):
-        who = suspicion(found)
+        who = find_suspected(found)
         votes = torch.stack(list(who.views.values())).sum(dim=0)
         assert torch.equal(who.suspected, votes >= 2)
         assert torch.equal(who.suspected, who.score >= 0.5)
@@ -70,8 +70,8 @@ def test_a_minority_that_looks_alike_is_flagged() -> None:
     assert finding.p == 1 / 40
     assert finding.severity > 0.4
     assert finding.severity == pytest.approx(finding.numbers["correlation"] - finding.numbers["chance"])
-    assert finding.title.startswith(f"{int(finding.numbers['suspected'])} examples seem to break a shortcut")
-    who = suspicion(found)
+    assert finding.title.startswith(f"{int(finding.numbers['suspected'])} examples seem to conflict with a shortcut")
+    who = find_suspected(found)
     rows = torch.tensor(finding.rows)
     assert bool(who.suspected[rows].all())
     assert bool((who.score[rows][:-1] >= who.score[rows][1:]).all())
@@ -82,9 +82,9 @@ def test_a_minority_that_looks_alike_is_flagged() -> None:
 def test_the_worst_inferred_group_is_counted_by_hand() -> None:
     found, _ = leaning()
     finding = audit_suspects(found)
-    who = suspicion(found).suspected
+    who = find_suspected(found).suspected
     accuracy = {
-        (label, flag): float((~found.wrong[(found.y == label) & (who == flag)]).double().mean())
+        (label, flag): float((~found.incorrect[(found.y == label) & (who == flag)]).double().mean())
         for label in range(2)
         for flag in (False, True)
     }
@@ -107,13 +107,13 @@ def test_mislabelled_examples_are_suspected_but_not_flagged() -> None:
     flipped = torch.rand(400, generator=g) < 0.1
     y = torch.where(flipped, 1 - found.predicted, found.predicted)
     noisy = replace(found, split=replace(found.split, y=y))
-    assert float(suspicion(noisy).suspected[flipped].double().mean()) > 0.9
+    assert float(find_suspected(noisy).suspected[flipped].double().mean()) > 0.9
     finding = audit_suspects(noisy)
     assert not finding.flagged
 
 
 def test_permutations_are_few_and_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspects, "PERMUTATIONS", 9)
+    monkeypatch.setattr(suspects, "MAX_PERMUTATIONS", 9)
     found, _ = leaning()
     one, two = audit_suspects(found), audit_suspects(replace(found))
     assert one.p == 0.1
@@ -122,12 +122,12 @@ def test_permutations_are_few_and_the_same_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_floor_below_which_nothing_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspects, "FLOOR", 0.99)
+    monkeypatch.setattr(suspects, "MIN_EFFECT", 0.99)
     assert not audit_suspects(leaning()[0]).flagged
 
 
 def test_too_few_to_hold_some_out_suspects_nobody() -> None:
-    who = suspicion(subject(torch.randn(9, 3), torch.randn(9, 2), torch.arange(9) % 2))
+    who = find_suspected(context(torch.randn(9, 3), torch.randn(9, 2), torch.arange(9) % 2))
     assert not bool(who.suspected.any())
     assert who.score.tolist() == [0.0] * 9
     assert who.agreement == 0
@@ -143,11 +143,11 @@ def test_too_few_to_hold_some_out_suspects_nobody() -> None:
     ],
 )
 def test_what_cannot_be_asked_is_said(features: Tensor, logits: Tensor, y: Tensor) -> None:
-    found = subject(features, logits, y)
+    found = context(features, logits, y)
     finding = audit_suspects(found)
     assert (finding.p, finding.severity, finding.flagged) == (None, 0.0, False)
     assert finding.because
-    assert len(suspicion(found).score) == len(y)
+    assert len(find_suspected(found).score) == len(y)
 
 
 def test_the_figure_counts_the_suspects() -> None:

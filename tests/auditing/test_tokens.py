@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.auditing.subject import Subject
-from spurless.auditing.tokens import NEGATION, audit_tokens, read_back, spelling, words_of
+from spurless.auditing._context import AuditContext
+from spurless.auditing.tokens import NEGATION, audit_tokens, decode_text, find_words, load_spelling
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data import words
-from spurless.data.grouped import Grouped, Splits
-from spurless.data.negated_claims import NegatedClaimsConfig, negated_claims
+from spurless.data.datasets.negated_claims import NegatedClaimsConfig, negated_claims
+from spurless.data.loaders import text as words
+from spurless.data.split import Split, Splits
 from spurless.models.classifier import Classifier
 
 GROUPS = Groups(("no", "yes"))
@@ -24,7 +24,7 @@ def spell(number: int) -> str:
     return VOCABULARY[number]
 
 
-def texts_of(rows: list[list[str]], y: Tensor | None = None, second: list[int] | None = None) -> Grouped:
+def texts_of(rows: list[list[str]], y: Tensor | None = None, second: list[int] | None = None) -> Split:
     """Texts of words; ``second`` says where the second text of each begins."""
     length = max(map(len, rows))
     ids = torch.tensor([[WORD[word] for word in row] + [0] * (length - len(row)) for row in rows], dtype=torch.int32)
@@ -32,10 +32,10 @@ def texts_of(rows: list[list[str]], y: Tensor | None = None, second: list[int] |
     if second is not None:
         x["token_type_ids"] = (torch.arange(length) >= torch.tensor(second)[:, None]).int() * (ids > 0)
     y = torch.zeros(len(rows), dtype=torch.long) if y is None else y
-    return Grouped(x, y, torch.full_like(y, -1), GROUPS)
+    return Split(x, y, torch.full_like(y, -1), GROUPS)
 
 
-def subject_of(trust: float, n: int = 400, seed: int = 0, word: str = "never") -> Subject:
+def subject_of(trust: float, n: int = 400, seed: int = 0, word: str = "never") -> AuditContext:
     """A model that reads honest evidence, which no word shows, and by ``trust`` one word."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
@@ -47,20 +47,20 @@ def subject_of(trust: float, n: int = 400, seed: int = 0, word: str = "never") -
     y = (torch.rand(n, generator=generator) < honest.sigmoid()).long()
     logits = torch.stack([torch.zeros(n), honest + trust * (2 * has - 1)], dim=1)
     model = Classifier(nn.Identity(), nn.Linear(2, 2))
-    return Subject(model, texts_of(rows, y), logits, logits, seeds=Seeds(seed), permutations=99)
+    return AuditContext(model, texts_of(rows, y), logits, logits, seeds=Seeds(seed), permutations=99)
 
 
 def test_the_word_is_named_and_its_mistakes_are_shown() -> None:
-    subject = subject_of(3.0, word="cat")
-    found = audit_tokens(subject, spell)
+    context = subject_of(3.0, word="cat")
+    found = audit_tokens(replace(context, spelling=spell))
     assert found.flagged
     assert found.shortcut == 'the word "cat"'
-    assert 'leans on the word "cat"' in found.title
-    ids = subject.split.x["input_ids"]  # type: ignore[index]
+    assert 'relies on the word "cat"' in found.title
+    ids = context.split.x["input_ids"]  # type: ignore[index]
     has = (ids == WORD["cat"]).any(dim=1)
-    assert all(bool(subject.wrong[row]) and bool(has[row]) == bool(subject.predicted[row]) for row in found.rows)
+    assert all(bool(context.incorrect[row]) and bool(has[row]) == bool(context.predicted[row]) for row in found.rows)
     assert f"{int(has.sum())} of 400 texts have the word" in found.because
-    assert "Mistakes: " in found.items[0].caption
+    assert "Errors: " in found.items[0].caption
     assert "[cls]" in found.items[0].caption
 
 
@@ -70,39 +70,39 @@ def test_without_spelling_a_word_is_told_by_number() -> None:
 
 def test_words_of_a_list_are_looked_for_together() -> None:
     """The model reads either negation; the list as one goes with what it says more than each word."""
-    subject = subject_of(0.0)
-    ids = subject.split.x["input_ids"]  # type: ignore[index]
+    context = subject_of(0.0)
+    ids = context.split.x["input_ids"]  # type: ignore[index]
     negated = ((ids == WORD["never"]) | (ids == WORD["nobody"])).any(dim=1).float()
-    logits = subject.logits + torch.stack([torch.zeros(400), 3 * (2 * negated - 1)], dim=1)
-    found = audit_tokens(replace(subject, logits=logits), spell)
+    logits = context.logits + torch.stack([torch.zeros(400), 3 * (2 * negated - 1)], dim=1)
+    found = audit_tokens(replace(context, logits=logits, spelling=spell))
     assert found.shortcut == "a negation"
     assert found.flagged
-    other = audit_tokens(replace(subject, logits=logits), spell, {"a word of mine": ("nobody", "never")})
+    other = audit_tokens(replace(context, logits=logits, spelling=spell), {"a word of mine": ("nobody", "never")})
     assert other.shortcut == "a word of mine"
 
 
 def test_a_calibrated_model_is_left_alone() -> None:
-    flags = sum(audit_tokens(subject_of(0.0, n=150, seed=seed), spell).flagged for seed in range(40))
+    flags = sum(audit_tokens(replace(subject_of(0.0, n=150, seed=seed), spelling=spell)).flagged for seed in range(40))
     assert flags <= 2
 
 
 def test_words_are_counted_once_in_each_text() -> None:
     rows = [["the", "never", "never"]] * 12 + [["the", "cat"]] * 30
-    found = words_of(texts_of(rows), spell)
+    found = find_words(texts_of(rows), spell)
     assert found.names == ('the word "never"', 'the word "cat"')  # "the" is everywhere
     assert found.present.sum(dim=0).tolist() == [12, 30]
 
 
 def test_the_two_texts_of_a_pair_are_apart() -> None:
     rows = [["never", "cat", "dog"]] * 20 + [["cat", "never", "dog"]] * 15 + [["sun", "good", "dog"]] * 15
-    found = words_of(texts_of(rows, second=[1] * 50), spell)
+    found = find_words(texts_of(rows, second=[1] * 50), spell)
     table = dict(zip(found.names, found.present.sum(dim=0).tolist(), strict=True))
     assert table['the word "never" in the first text'] == 20
     assert table['the word "never" in the second text'] == 15
     assert table['the word "cat" in the second text'] == 20
     assert not any(name.startswith("a negation") for name in found.names)  # one word is no list
     rows += [["nobody", "cat", "dog"]] * 5 + [["cat", "nobody", "dog"]] * 5
-    both = words_of(texts_of(rows, second=[1] * 60), spell)
+    both = find_words(texts_of(rows, second=[1] * 60), spell)
     lists = dict(zip(both.names, both.present.sum(dim=0).tolist(), strict=True))
     assert lists["a negation in the first text"] == 25
     assert lists["a negation in the second text"] == 20
@@ -111,50 +111,50 @@ def test_the_two_texts_of_a_pair_are_apart() -> None:
 
 def test_rare_words_are_left_out_and_padding_is_no_word() -> None:
     rows = [["the", "cat"]] * 9 + [["the", "dog", "sun"]] * 40
-    assert words_of(texts_of(rows), spell).names == ()
+    assert find_words(texts_of(rows), spell).names == ()
     rows = [["the", "cat"]] * 10 + [["the", "dog", "sun"]] * 40
-    assert words_of(texts_of(rows), spell).names == ('the word "dog"', 'the word "sun"', 'the word "cat"')
+    assert find_words(texts_of(rows), spell).names == ('the word "dog"', 'the word "sun"', 'the word "cat"')
 
 
 def test_spelling_of_a_dataset_of_its_own_vocabulary() -> None:
     data = negated_claims(NegatedClaimsConfig(n_train=30, n_val=30, n_test=30))
-    said = spelling(data)
+    said = load_spelling(data)
     assert said is not None
     assert (said(2), said(5), said(9999)) == ("the", "fox", "token 9999")
 
 
 def test_hashed_words_are_known_where_they_are_listed() -> None:
     empty = texts_of([["the"]])
-    said = spelling(Splits(empty, empty, empty, options={"tokenizer": "words"}))
+    said = load_spelling(Splits(empty, empty, empty, options={"tokenizer": "words"}))
     assert said is not None
-    assert said(words.number("never")) == "never"
+    assert said(words.hash_word("never")) == "never"
     assert "never" in NEGATION
-    hashed = Grouped(
-        {"input_ids": torch.tensor([[words.number("never")]] * 12 + [[777]] * 12)}, *(torch.zeros(24),) * 2, GROUPS
+    hashed = Split(
+        {"input_ids": torch.tensor([[words.hash_word("never")]] * 12 + [[777]] * 12)}, *(torch.zeros(24),) * 2, GROUPS
     )
-    assert words_of(hashed, said).names == ('the word "never"', "token 777")
-    assert said(words.number("xylophone")) == f"token {words.number('xylophone')}"
-    assert spelling(Splits(empty, empty, empty)) is None
-    assert spelling(Splits(empty, empty, empty, options={"tokenizer": "/no/such/folder"})) is None
+    assert find_words(hashed, said).names == ('the word "never"', "token 777")
+    assert said(words.hash_word("xylophone")) == f"token {words.hash_word('xylophone')}"
+    assert load_spelling(Splits(empty, empty, empty)) is None
+    assert load_spelling(Splits(empty, empty, empty, options={"tokenizer": "/no/such/folder"})) is None
 
 
 def test_what_cannot_be_answered_is_said() -> None:
-    subject = subject_of(3.0)
-    rows = Grouped(torch.randn(400, 4), subject.y, subject.split.a, GROUPS)
-    found = audit_tokens(replace(subject, split=rows), spell)
-    assert (found.p, found.flagged, found.because) == (None, False, "Not answered: these examples are no texts.")
-    same = texts_of([["the", "cat"]] * 400, subject.y)
-    assert "no word is in some of the texts" in audit_tokens(replace(subject, split=same), spell).because
-    assert "none of the words goes with" in audit_tokens(subject_of(0.0, n=2000), spell).because
-    sure = torch.nn.functional.one_hot(subject.y, 2) * 9.0
-    assert "0 mistakes" in audit_tokens(replace(subject, logits=sure), spell).because
+    context = subject_of(3.0)
+    rows = Split(torch.randn(400, 4), context.y, context.split.a, GROUPS)
+    found = audit_tokens(replace(context, split=rows, spelling=spell))
+    assert (found.p, found.flagged, found.because) == (None, False, "Not tested: these examples are not texts.")
+    same = texts_of([["the", "cat"]] * 400, context.y)
+    assert "no word is in some of the texts" in audit_tokens(replace(context, split=same, spelling=spell)).because
+    assert "no word is associated with" in audit_tokens(replace(subject_of(0.0, n=2000), spelling=spell)).because
+    sure = torch.nn.functional.one_hot(context.y, 2) * 9.0
+    assert "0 errors" in audit_tokens(replace(context, logits=sure, spelling=spell)).because
 
 
 @pytest.mark.parametrize("missing", ["attention_mask", "token_type_ids"])
 def test_ids_alone_are_enough(missing: str) -> None:
     split = texts_of([["never", "cat"]] * 12 + [["sun", "cat"]] * 12, second=[1] * 24)
     x = {key: value for key, value in split.x.items() if key != missing}  # type: ignore[union-attr]
-    names = words_of(replace(split, x=x), spell).names
+    names = find_words(replace(split, x=x), spell).names
     assert names[0] == 'the word "never"' + (" in the first text" if missing == "attention_mask" else "")
 
 
@@ -169,7 +169,7 @@ def test_ids_alone_are_enough(missing: str) -> None:
 )
 def test_a_text_is_read_back_from_its_pieces(pieces: list[str], text: str) -> None:
     ids = torch.arange(len(pieces))[None]
-    split = Grouped({"input_ids": ids}, torch.zeros(1, dtype=torch.long), torch.full((1,), -1), Groups(("a", "b")))
-    assert read_back(split, 0, lambda number: pieces[number]) == text
+    split = Split({"input_ids": ids}, torch.zeros(1, dtype=torch.long), torch.full((1,), -1), Groups(("a", "b")))
+    assert decode_text(split, 0, lambda number: pieces[number]) == text
     masked = replace(split, x={"input_ids": ids, "attention_mask": torch.zeros_like(ids)})
-    assert read_back(masked, 0, lambda number: pieces[number]) == ""
+    assert decode_text(masked, 0, lambda number: pieces[number]) == ""

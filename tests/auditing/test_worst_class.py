@@ -4,19 +4,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.auditing import excess, worst_class
-from spurless.auditing.subject import Subject
+from spurless.auditing import _permutation, worst_class
+from spurless.auditing._context import AuditContext
 from spurless.auditing.worst_class import audit_worst_class
 from spurless.core.figures import Figure
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
+from spurless.data.split import Split
 from spurless.models.classifier import Classifier
 
 
 def counted(
     hits: list[int], counts: list[int], labels: tuple[str, ...] | None = None, permutations: int = 199
-) -> Subject:
+) -> AuditContext:
     """So many of each class are right; the others are taken for the next class."""
     n = len(counts)
     y = torch.repeat_interleave(torch.arange(n), torch.tensor(counts))
@@ -26,11 +26,11 @@ def counted(
 
 def said(
     y: Tensor, predicted: Tensor, n: int, labels: tuple[str, ...], permutations: int = 199, seed: int = 0
-) -> Subject:
+) -> AuditContext:
     logits = nn.functional.one_hot(predicted, n) * (1 + 0.01 * torch.arange(len(y)))[:, None]
-    split = Grouped(torch.zeros(len(y), 2), y, torch.full_like(y, -1), Groups(labels))
+    split = Split(torch.zeros(len(y), 2), y, torch.full_like(y, -1), Groups(labels))
     model = Classifier(nn.Identity(), nn.Linear(2, n))
-    return Subject(model, split, torch.zeros(len(y), 2), logits, seeds=Seeds(seed), permutations=permutations)
+    return AuditContext(model, split, torch.zeros(len(y), 2), logits, seeds=Seeds(seed), permutations=permutations)
 
 
 def test_the_gap_and_its_published_interval() -> None:
@@ -41,7 +41,7 @@ def test_the_gap_and_its_published_interval() -> None:
     assert finding.numbers["high"] == pytest.approx(0.3339, abs=5e-5)
     assert finding.flagged
     assert finding.title == "The model is worse on “bad” than on other classes"
-    assert "It is taken for “good” in 32 of 32 mistakes." in finding.because
+    assert "It is predicted as “good” in 32 of 32 errors." in finding.because
     assert not finding.shows_use
     assert finding.shortcut is None
 
@@ -61,7 +61,7 @@ def test_every_class_deviates_as_the_hypergeometric_does() -> None:
     from scipy.stats import hypergeom
 
     counts, wrong = torch.tensor([10, 30, 60]), torch.tensor([[6, 9, 10]])
-    z = worst_class._deviations(wrong, counts)[0]
+    z = worst_class._compute_deviations(wrong, counts)[0]
     for label, (n, k) in enumerate(zip(counts.tolist(), wrong[0].tolist(), strict=True)):
         chance = hypergeom(100, 25, n)
         assert float(z[label]) == pytest.approx((k - chance.mean()) / chance.std())
@@ -78,7 +78,7 @@ def test_rows_are_its_mistakes_the_surest_first() -> None:
     finding = audit_worst_class(found)
     rows = torch.tensor(finding.rows)
     assert bool((found.y[rows] == 0).all())
-    assert bool(found.wrong[rows].all())
+    assert bool(found.incorrect[rows].all())
     assert bool((found.margin[rows][:-1] >= found.margin[rows][1:]).all())
 
 
@@ -104,17 +104,17 @@ def test_a_small_gap_is_below_the_floor_however_sure() -> None:
 def test_it_is_the_same_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     found = counted([30, 35, 40], [50, 50, 50])
     once = audit_worst_class(found).p
-    monkeypatch.setattr(excess, "ROOM", 1000)
+    monkeypatch.setattr(_permutation, "MAX_ELEMENTS", 1000)
     assert audit_worst_class(found).p == once
 
 
 @pytest.mark.parametrize(
     ("hits", "counts", "why"),
     [
-        ([20, 20], [20, 20], "right about all 40"),
-        ([0, 0], [20, 20], "wrong about all 40"),
-        ([10, 0], [20, 0], "one class"),
-        ([1, 0], [1, 0], "one class"),
+        ([20, 20], [20, 20], "All 40 predictions are correct"),
+        ([0, 0], [20, 20], "All 40 predictions are incorrect"),
+        ([10, 0], [20, 0], "same class"),
+        ([1, 0], [1, 0], "same class"),
     ],
 )
 def test_what_cannot_be_asked_is_said(hits: list[int], counts: list[int], why: str) -> None:
@@ -130,12 +130,12 @@ def test_a_class_that_is_empty_is_neither_worst_nor_drawn() -> None:
     assert isinstance(figure, Figure)
     assert figure.spec["data"][0]["y"] == ["class 2", "class 0"]
     assert figure.spec["data"][0]["x"] == [25.0, 75.0]
-    assert figure.alt == "Bars. class 2 25 % of 40; class 0 75 % of 40."
+    assert figure.alt == "Bars, accuracy in %. accuracy: class 2 25, class 0 75."
 
 
 def test_many_classes_are_drawn_by_their_worst() -> None:
     finding = audit_worst_class(counted(list(range(30)), [30] * 30))
     (figure,) = finding.items
     assert isinstance(figure, Figure)
-    assert len(figure.spec["data"][0]["y"]) == worst_class.SHOWN
+    assert len(figure.spec["data"][0]["y"]) == worst_class.MAX_BARS
     assert figure.spec["data"][0]["y"][0] == "class 0"

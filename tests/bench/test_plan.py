@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from spurless.bench.cell import Cell, run_cell
-from spurless.bench.engines import Machines, Task
-from spurless.bench.engines.base import limited
-from spurless.bench.plan import Benched, Plan, read_plan, run_plan, tasks_of
-from spurless.core.errors import BadInput, MissingAttributes, UnknownName
-from spurless.core.records import Record, read
+from spurless.bench.executors import Resources, Task
+from spurless.bench.executors.task import limit_threads
+from spurless.bench.experiment import Experiment, run_experiment
+from spurless.bench.plan import Plan, PlanResult, plan_tasks, read_plan, run_plan
+from spurless.core.errors import InputError, MissingAttributesError, UnknownNameError
+from spurless.core.records import Record, read_records
 from spurless.data import from_tensors, load
-from spurless.data.grouped import Splits
-from spurless.train.run import Engine
+from spurless.data.split import Splits
+from spurless.train.run import Compute
 
 SMALL = {"n_train": 200, "n_val": 60, "n_test": 60}
-CPU = Machines(Engine("cpu"))
+CPU = Resources(Compute("cpu"))
 
 
-def cell(method: str, dataset: str = "planted", **more: Any) -> Cell:
-    return Cell(dataset, "mlp", method, SMALL, {"width": 8}, train={"steps": 12}, **more)
+def cell(method: str, dataset: str = "planted", **more: Any) -> Experiment:
+    return Experiment(dataset, "mlp", method, SMALL, {"width": 8}, train={"steps": 12}, **more)
 
 
 def crossed(*methods: str, seeds: int = 2) -> Plan:
@@ -47,8 +47,8 @@ def test_every_method_meets_every_dataset_and_seed_and_gives_the_record_it_gives
         }
         for name, agreement in (("mild", 0.6), ("strong", 0.95))
     }
-    benched = run_plan(Plan(cells, seeds=2, first=3), out=out, engine="here", machines=CPU)
-    records = read(out)
+    benched = run_plan(Plan(cells, seeds=2, first=3), out=out, executor="local", resources=CPU)
+    records = read_records(out)
     assert {(record.cell, record.seed) for record in records} == {
         (f"bench {method} on {name}", seed)
         for method in ("erm", "dfr")
@@ -58,8 +58,8 @@ def test_every_method_meets_every_dataset_and_seed_and_gives_the_record_it_gives
     assert len(records) == 8
     for (name, method), tasks in benched.tasks.items():
         for task in tasks:
-            with limited(1):
-                alone = run_cell(cells[name][method], task.seed, Engine("cpu")).record
+            with limit_threads(1):
+                alone = run_experiment(cells[name][method], task.seed, Compute("cpu")).record
             ours = benched.records[task.key]
             assert (ours.key, ours.groups) == (alone.key, alone.groups)
             assert not ours.supervision["val_labels"] or method == "dfr"  # nothing was stopped by validation labels
@@ -73,29 +73,30 @@ def test_every_method_meets_every_dataset_and_seed_and_gives_the_record_it_gives
 
 def test_what_is_recorded_is_not_run_again_and_more_is_added(tmp_path: Path) -> None:
     out = tmp_path / "records.jsonl"
-    run_plan(crossed("erm", "group-dro"), out=out, engine="here", machines=CPU)
+    run_plan(crossed("erm", "group-dro"), out=out, executor="local", resources=CPU)
     first = out.read_text()
-    run_plan(crossed("erm", "group-dro"), out=out, engine="here", machines=CPU)
+    run_plan(crossed("erm", "group-dro"), out=out, executor="local", resources=CPU)
     assert out.read_text() == first
-    run_plan(crossed("erm", "group-resample", "group-dro", seeds=3), out=out, engine="here", machines=CPU)
+    run_plan(crossed("erm", "group-resample", "group-dro", seeds=3), out=out, executor="local", resources=CPU)
     assert out.read_text().startswith(first)
-    made = [(record.method, record.seed) for record in read(out)[4:]]
+    made = [(record.method, record.seed) for record in read_records(out)[4:]]
     assert sorted(made) == [("erm", 2), ("group-dro", 2), *(("group-resample", seed) for seed in range(3))]
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_once_for_all_that_repair_it(tmp_path: Path) -> None:
     plan = crossed("class-balanced-head", "erm", "dfr", "jtt-head")
-    tasks = tasks_of(plan, CPU)
+    tasks = plan_tasks(plan, CPU)
     ranks = {method: part[0].rank for (_, method), part in tasks.items()}
     assert ranks == {"class-balanced-head": 0, "erm": 0, "dfr": 1, "jtt-head": 1}
-    run_plan(plan, out=tmp_path / "r.jsonl", engine="here", machines=CPU)
-    trained = [(record.method, record.seed) for record in read(tmp_path / "r.jsonl") if "erm" in record.seconds]
+    run_plan(plan, out=tmp_path / "r.jsonl", executor="local", resources=CPU)
+    trained = [(record.method, record.seed) for record in read_records(tmp_path / "r.jsonl") if "erm" in record.seconds]
     assert trained == [("class-balanced-head", 0), ("class-balanced-head", 1)]
     slow = {
         "slow": replace(cell("class-balanced-head"), train={"steps": 13}),
         "select": replace(cell("dfr"), select="val-average"),
     }
-    apart = tasks_of(Plan({"planted": {"dfr": cell("dfr"), **slow}}, seeds=1), CPU)
+    apart = plan_tasks(Plan({"planted": {"dfr": cell("dfr"), **slow}}, seeds=1), CPU)
     assert {part[0].rank for part in apart.values()} == {0}  # each starts from another model
 
 
@@ -104,17 +105,17 @@ def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
     plan = Plan(
         {"blind": {name: cell(name) for name in ("erm", "group-dro", "class-reweight")}}, 2, 0, {"blind": without}
     )
-    benched = run_plan(plan, out=out, engine="here", machines=CPU)
+    benched = run_plan(plan, out=out, executor="local", resources=CPU)
     assert [(task.name, task.seed, type(error)) for task, error in benched.failures] == [
-        ("group-dro on blind", 0, MissingAttributes),
-        ("group-dro on blind", 1, MissingAttributes),
+        ("group-dro on blind", 0, MissingAttributesError),
+        ("group-dro on blind", 1, MissingAttributesError),
     ]
     assert [(row.name, row.runs) for row in benched.rows()["blind"]] == [
         ("erm", 2),
         ("group-dro", 0),
         ("class-reweight", 2),
     ]
-    assert {record.method for record in read(out)} == {"erm", "class-reweight"}
+    assert {record.method for record in read_records(out)} == {"erm", "class-reweight"}
 
 
 def without(dataset: str, options: Any, seed: int) -> Splits:
@@ -128,15 +129,15 @@ def without(dataset: str, options: Any, seed: int) -> Splits:
     [
         (lambda: crossed(), r"a plan needs a method and a dataset\. Write for example methods = "),
         (lambda: Plan({}), r"a plan needs a method and a dataset"),
-        (lambda: crossed("erm", seeds=0), r"a plan needs a seed, and none is negative"),
+        (lambda: crossed("erm", seeds=0), r"a plan needs at least one seed"),
         (lambda: crossed("erm", "ermm"), r"No method is called 'ermm'\. Did you mean 'erm'"),
         (lambda: Plan({"planted": {"erm": cell("erm", select="best")}}), r"No selection criterion is called 'best'"),
         (lambda: Plan({"planted": {"erm": cell("erm", method_options={"x": 1})}}), r"erm.* has no option 'x'"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_opened(plan: Any, match: str, tmp_path: Path) -> None:
-    with pytest.raises((BadInput, UnknownName), match=match):
-        run_plan(replace(plan(), loads={"planted": never}), out=tmp_path / "r.jsonl", engine="here", machines=CPU)
+    with pytest.raises((InputError, UnknownNameError), match=match):
+        run_plan(replace(plan(), loads={"planted": never}), out=tmp_path / "r.jsonl", executor="local", resources=CPU)
     assert not (tmp_path / "r.jsonl").exists()
 
 
@@ -148,9 +149,11 @@ def test_what_cannot_be_is_refused_before_anything_is_opened(plan: Any, match: s
     ],
     ids=["method", "dataset"],
 )
-def test_the_same_run_under_two_names_is_refused(cells: dict[str, dict[str, Cell]], tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"again.* is the same run as erm on planted\. Give one of them other settings"):
-        run_plan(Plan(cells), out=tmp_path / "r.jsonl", engine="here", machines=CPU)
+def test_the_same_run_under_two_names_is_refused(cells: dict[str, dict[str, Experiment]], tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"again.* is the same run as erm on planted\. Change the settings of one of them"
+    ):
+        run_plan(Plan(cells), out=tmp_path / "r.jsonl", executor="local", resources=CPU)
     assert not (tmp_path / "r.jsonl").exists()
 
 
@@ -166,7 +169,7 @@ def test_a_gain_is_that_of_the_seeds_that_both_have() -> None:
     tasks = {("d", name): [Task(name, cell("erm"), seed, f"{name}{seed}") for seed in range(4)] for name in values}
     records = {f"{name}{seed}": record(value) for name, part in values.items() for seed, value in enumerate(part)}
     del records["b3"]  # not run yet
-    benched = Benched(tasks, records, [])
+    benched = PlanResult(tasks, records, [])
     gain = benched.gain("d", "b")
     assert gain is not None
     assert (gain.n, round(gain.difference, 10)) == (2, 0.35)  # 0.4 - 0.1 and 0.6 - 0.2
@@ -210,14 +213,14 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_a_file_is_crossed_and_the_nearer_word_wins(tmp_path: Path) -> None:
     plan = read_plan(written(tmp_path, FILE))
     assert (plan.seeds, plan.first, plan.loads) == (2, 5, {})
-    assert {name: list(part) for name, part in plan.cells.items()} == {
+    assert {name: list(part) for name, part in plan.experiments.items()} == {
         "planted": ["erm", "slow"],
         "other": ["erm", "slow"],
     }
-    assert plan.cells["planted"]["erm"] == Cell(
+    assert plan.experiments["planted"]["erm"] == Experiment(
         "planted", "mlp", "erm", {"n_train": 200}, {"width": 8}, train={"steps": 12, "lr": 0.1}, select="val-average"
     )
-    assert plan.cells["other"]["slow"] == Cell(
+    assert plan.experiments["other"]["slow"] == Experiment(
         "planted",
         "linear",
         "dfr",
@@ -231,9 +234,9 @@ def test_a_file_is_crossed_and_the_nearer_word_wins(tmp_path: Path) -> None:
 def test_lists_give_the_order_and_names_need_no_table(tmp_path: Path) -> None:
     text = 'methods = ["dfr", "erm"]\ndatasets = ["planted"]\n[method.erm]\ntrain = { steps = 3 }\n'
     plan = read_plan(written(tmp_path, text))
-    assert list(plan.cells["planted"]) == ["dfr", "erm"]
-    assert plan.cells["planted"]["erm"].train == {"steps": 3}
-    assert plan.cells["planted"]["dfr"].train == {}
+    assert list(plan.experiments["planted"]) == ["dfr", "erm"]
+    assert plan.experiments["planted"]["erm"].train == {"steps": 3}
+    assert plan.experiments["planted"]["dfr"].train == {}
 
 
 BOTH = 'methods = ["erm"]\ndatasets = ["planted"]\n'
@@ -246,21 +249,24 @@ BOTH = 'methods = ["erm"]\ndatasets = ["planted"]\n'
         ('methods = ["erm"]\n', r"a plan needs a method and a dataset"),
         ("methods = [", r"plan\.toml: the file is not TOML"),
         (BOTH + "sedes = 3\n", r"the plan .*plan\.toml has no option 'sedes'\. Did you mean 'seeds'\?"),
-        (BOTH + 'seeds = "many"\n', r"option 'seeds' of the plan .* has the wrong type \(expected a whole number"),
-        (BOTH + "train = 3\n", r"train of the plan .* is no table \(got 3\)"),
-        (BOTH + "[method.dfr]\n", r"\[method\.dfr\] is not in the list methods\. Add it there, or leave methods out\."),
+        (BOTH + 'seeds = "many"\n', r"option 'seeds' of the plan .* has the wrong type \(expected an integer"),
+        (BOTH + "train = 3\n", r"train of the plan .* is not a table \(got 3\)"),
+        (
+            BOTH + "[method.dfr]\n",
+            r"\[method\.dfr\] is not in the list methods\. Add it to methods, or remove methods\.",
+        ),
         (BOTH + "[method.erm]\nrate = 1\n", r"\[method\.erm\] has no option 'rate'"),
-        (BOTH + "method = { erm = 3 }\n", r"\[method\.erm\] is no table \(got 3\)"),
-        (BOTH + "[dataset.planted]\noptions = 3\n", r"options of \[dataset\.planted\] is no table"),
+        (BOTH + "method = { erm = 3 }\n", r"\[method\.erm\] is not a table \(got 3\)"),
+        (BOTH + "[dataset.planted]\noptions = 3\n", r"options of \[dataset\.planted\] is not a table"),
         (
             BOTH + '[dataset.planted]\nlabel = "y"\n',
-            r"\[dataset\.planted\] names columns, and nobody is there to open it",
+            r"\[dataset\.planted\] has column settings, but there is no loader for it",
         ),
-        ('methods = ["erm", "erm"]\n', r"a method is named twice \(got erm\)"),
+        ('methods = ["erm", "erm"]\n', r"a method is listed twice \(got erm\)"),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(text: str, match: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=match):
+    with pytest.raises(InputError, match=match):
         read_plan(written(tmp_path, text))
 
 

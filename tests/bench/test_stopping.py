@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from spurless.bench.cell import Cell
-from spurless.bench.engines.base import DIVERGED, Task
-from spurless.bench.stopping import Stop, diverged, reached, stop_of, validation_of
+from spurless.bench.executors.task import DIVERGED, Task
+from spurless.bench.experiment import Experiment
+from spurless.bench.stopping import Stop, find_stop, has_diverged, is_complete, validation_accuracy
 from spurless.core.records import Record
 
-CELL = Cell("planted", "mlp", "erm")
+CELL = Experiment("planted", "mlp", "erm")
 
 
 def record(val: float | None, history: tuple[dict[str, Any], ...] = (), **train: Any) -> Record:
@@ -49,30 +49,30 @@ def test_a_line_ends_where_any_seed_loses_a_quarter_of_its_best(
 ) -> None:
     tasks, records = line(*values)
     for order in (tasks, tasks[::-1]):
-        stop = stop_of(order, records, drop=0.25)
+        stop = find_stop(order, records, drop=0.25)
         assert (stop.at if stop is not None else None) == at
 
 
 def test_a_stop_says_why_and_what_is_left() -> None:
     tasks, records = line((0.5, 0.84), (0.5, 0.42), (0.5, 0.5), (0.5, 0.5))
-    assert stop_of(tasks, records, 0.25) == Stop(
+    assert find_stop(tasks, records, 0.25) == Stop(
         "lr=1", "the validation accuracy of seed 1 fell from 84.0% at lr=0 to 42.0%", ("lr=2", "lr=3"), 0, 1
     )
     tasks, records = line((0.5, 0.84), (0.5, None))
-    assert stop_of(tasks, records, 0.25) == Stop("lr=1", "seed 1 diverged", (), 0, 1)
+    assert find_stop(tasks, records, 0.25) == Stop("lr=1", "seed 1 diverged", (), 0, 1)
 
 
 def test_a_larger_drop_goes_further() -> None:
     tasks, records = line((0.8,), (0.41,), (0.39,), (0.8,))
-    ends = [stop_of(tasks, records, drop) for drop in (0.25, 0.5, 0.9)]
+    ends = [find_stop(tasks, records, drop) for drop in (0.25, 0.5, 0.9)]
     assert [stop and stop.at for stop in ends] == ["lr=1", "lr=2", None]
 
 
 def test_what_is_not_done_yet_stops_nothing() -> None:
     tasks, records = line((0.8, 0.8), (0.1, 0.8), (0.8, 0.8))
     del records["1/0"]
-    assert stop_of(tasks, records, 0.25) is None
-    assert stop_of(tasks, {}, 0.25) is None
+    assert find_stop(tasks, records, 0.25) is None
+    assert find_stop(tasks, {}, 0.25) is None
 
 
 ROWS = ({"stage": "train", "epoch": 1, "loss": 0.5, "train_accuracy": 1.0}, {"stage": "train", "epoch": 2, "loss": 0.2})
@@ -96,7 +96,7 @@ ROWS = ({"stage": "train", "epoch": 1, "loss": 0.5, "train_accuracy": 1.0}, {"st
     ],
 )
 def test_a_run_reached_its_rule_if_its_last_epoch_did(train: dict[str, Any], last: dict[str, Any], came: bool) -> None:
-    assert reached(record(0.5, (*ROWS, {"stage": "train", "epoch": 3, **last}), **train)) is came
+    assert is_complete(record(0.5, (*ROWS, {"stage": "train", "epoch": 3, **last}), **train)) is came
 
 
 @pytest.mark.parametrize("came", [True, False])
@@ -104,17 +104,17 @@ def test_a_stage_after_the_rule_says_nothing_of_it(came: bool) -> None:
     trained = {"stage": "erm", "loss": 0.4, "train_accuracy": 1.0 if came else 0.9}
     tuned, pruned = {"stage": "tune", "loss": 0.8}, {"stage": "prune", "loss": 0.5, "sparsity": 0.2}
     for after in (tuned, {**pruned, "train_accuracy": 0.95 if came else 1.0}):
-        assert reached(record(0.5, (trained, after), stop_accuracy=1.0)) is came
-    assert reached(record(0.5, (tuned,), stop_accuracy=1.0))  # the model was trained elsewhere
+        assert is_complete(record(0.5, (trained, after), stop_accuracy=1.0)) is came
+    assert is_complete(record(0.5, (tuned,), stop_accuracy=1.0))  # the model was trained elsewhere
 
 
 def test_a_method_without_a_loop_has_no_rule_to_reach() -> None:
-    assert reached(record(0.5, stop_accuracy=1.0))
-    assert reached(record(0.5, ({"stage": "score", "sparsity": 0.5},), stop_accuracy=1.0))
+    assert is_complete(record(0.5, stop_accuracy=1.0))
+    assert is_complete(record(0.5, ({"stage": "score", "sparsity": 0.5},), stop_accuracy=1.0))
 
 
 def test_a_run_that_diverged_reached_nothing() -> None:
-    assert diverged(record(None))
-    assert not reached(record(None))
-    assert not diverged(record(0.5))
-    assert (validation_of(record(None)), validation_of(record(0.5))) == (None, 0.5)
+    assert has_diverged(record(None))
+    assert not is_complete(record(None))
+    assert not has_diverged(record(0.5))
+    assert (validation_accuracy(record(None)), validation_accuracy(record(0.5))) == (None, 0.5)

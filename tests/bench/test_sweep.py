@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from spurless.bench.cell import Cell, run_cell
-from spurless.bench.engines import ENGINES, Machines, Task
-from spurless.bench.engines.base import DIVERGED, VALIDATION, Lost, Runner, limited
-from spurless.bench.engines.here import open_here
+from spurless.bench.executors import EXECUTORS, Resources, Task
+from spurless.bench.executors.in_process import open_local
+from spurless.bench.executors.task import DIVERGED, VALIDATION, Runner, WorkerDiedError, limit_threads
+from spurless.bench.experiment import Experiment, run_experiment
 from spurless.bench.stopping import next_wave
-from spurless.bench.sweep import Sweep, plan, run_sweep
-from spurless.core.errors import BadInput, UnknownName
-from spurless.core.records import Record, append, read
-from spurless.train.run import Engine
+from spurless.bench.sweep import Sweep, plan_sweep, run_sweep
+from spurless.core.errors import InputError, UnknownNameError
+from spurless.core.records import Record, append_record, read_records
+from spurless.train.run import Compute
 
 SMALL = {"n_train": 200, "n_val": 60, "n_test": 60}
-CELL = Cell("planted", "mlp", "erm", SMALL, {"width": 8}, train={"steps": 12})
-CPU = Machines(Engine("cpu"))
+CELL = Experiment("planted", "mlp", "erm", SMALL, {"width": 8}, train={"steps": 12})
+CPU = Resources(Compute("cpu"))
 
 
 def names(tasks: Sequence[Task]) -> list[str]:
@@ -36,30 +36,32 @@ def names(tasks: Sequence[Task]) -> list[str]:
 
 
 def by_fit(task: Task) -> Record:
-    with limited(1):
-        return run_cell(task.cell, task.seed, Engine("cpu")).record
+    with limit_threads(1):
+        return run_experiment(task.experiment, task.seed, Compute("cpu")).record
 
 
 # what is planned
 
 
 def test_numbers_are_walked_upwards_with_every_seed() -> None:
-    tasks = plan(Sweep(CELL, {"lr": ["0.1", "0.001", "1e-2"]}, seeds=2, first=5), CPU)
+    tasks = plan_sweep(Sweep(CELL, {"lr": ["0.1", "0.001", "1e-2"]}, seeds=2, first=5), CPU)
     assert [(task.name, task.seed, task.rank) for task in tasks] == [
         ("lr=0.001", 5, 0), ("lr=0.001", 6, 0), ("lr=0.01", 5, 1), ("lr=0.01", 6, 1), ("lr=0.1", 5, 2), ("lr=0.1", 6, 2)
     ]  # fmt: skip
-    assert [task.cell.train["lr"] for task in tasks[::2]] == [0.001, 0.01, 0.1]
-    assert {task.cell.train["steps"] for task in tasks} == {12}
+    assert [task.experiment.train["lr"] for task in tasks[::2]] == [0.001, 0.01, 0.1]
+    assert {task.experiment.train["steps"] for task in tasks} == {12}
     assert {task.line for task in tasks} == {0}
 
 
 def test_a_key_is_that_of_the_run() -> None:
-    for task in plan(Sweep(CELL, {"data.agreement": [0.5, 0.9], "model.width": [4]}, seeds=1), CPU):
+    for task in plan_sweep(Sweep(CELL, {"data.agreement": [0.5, 0.9], "model.width": [4]}, seeds=1), CPU):
         assert task.key == by_fit(task).key
 
 
 def test_every_combination_is_run_and_the_first_number_is_walked() -> None:
-    tasks = plan(Sweep(CELL, {"optimiser": ["sgd", "adam"], "lr": [0.1, 0.01], "momentum": [0.9, 0]}, seeds=1), CPU)
+    tasks = plan_sweep(
+        Sweep(CELL, {"optimiser": ["sgd", "adam"], "lr": [0.1, 0.01], "momentum": [0.9, 0]}, seeds=1), CPU
+    )
     assert [(task.line, task.rank, task.name) for task in tasks] == [
         (0, 0, "optimiser=sgd, lr=0.01, momentum=0"),
         (0, 1, "optimiser=sgd, lr=0.1, momentum=0"),
@@ -74,11 +76,11 @@ def test_every_combination_is_run_and_the_first_number_is_walked() -> None:
 
 
 def test_words_and_no_rule_are_one_wave_in_their_order() -> None:
-    words = plan(Sweep(CELL, {"optimiser": ["sgd", "adam"]}, seeds=2), CPU)
+    words = plan_sweep(Sweep(CELL, {"optimiser": ["sgd", "adam"]}, seeds=2), CPU)
     assert names(next_wave(words, {}, 0.25)) == ["optimiser=sgd", "optimiser=adam"]
-    free = plan(Sweep(CELL, {"lr": [0.1, 0.01]}, seeds=2, drop=None), CPU)
+    free = plan_sweep(Sweep(CELL, {"lr": [0.1, 0.01]}, seeds=2, drop=None), CPU)
     assert len(next_wave(free, {}, None)) == 4
-    ruled = plan(Sweep(CELL, {"lr": [0.1, 0.01]}, seeds=2), CPU)
+    ruled = plan_sweep(Sweep(CELL, {"lr": [0.1, 0.01]}, seeds=2), CPU)
     assert names(next_wave(ruled, {}, 0.25)) == ["lr=0.01"]
 
 
@@ -91,7 +93,7 @@ def test_data_are_opened_once_for_all_that_share_them() -> None:
         opened.append((options["agreement"], seed))
         return load(dataset, seed=seed, **options)
 
-    plan(Sweep(CELL, {"lr": [0.1, 0.01, 0.001], "data.agreement": [0.5, 0.9]}, seeds=2, load=load), CPU)
+    plan_sweep(Sweep(CELL, {"lr": [0.1, 0.01, 0.001], "data.agreement": [0.5, 0.9]}, seeds=2, load=load), CPU)
     assert Counter(opened) == {(0.5, 0): 1, (0.9, 0): 1, (0.5, 1): 1, (0.9, 1): 1}
 
 
@@ -100,20 +102,24 @@ def test_data_are_opened_once_for_all_that_share_them() -> None:
     [
         ({}, {}, r"a sweep needs a parameter to vary\. Write for example --over lr=0\.01,0\.1\."),
         ({"lr": []}, {}, r"there is no value of 'lr'"),
-        ({"lr": [0.1, 0.2, "0.10"]}, {}, r"a value of 'lr' comes twice \(got 0\.1\)"),
+        ({"lr": [0.1, 0.2, "0.10"]}, {}, r"a value of 'lr' is given twice \(got 0\.1\)"),
         ({"lr": [0.1, "fast"]}, {}, r"option 'lr' of the training loop has the wrong type"),
         ({"l2": [0.1], "weight_decay": [0.2]}, {}, r"a parameter is varied twice \(got l2, weight_decay\)"),
-        ({"lr": [0.1]}, {"seeds": 0}, r"a sweep needs a seed"),
-        ({"lr": [0.1]}, {"first": -1}, r"none is negative"),
-        ({"lr": [0.1]}, {"drop": 25}, r"drop is a share \(expected between 0 and 1, such as 0\.25, or none, got 25\)"),
+        ({"lr": [0.1]}, {"seeds": 0}, r"a sweep needs at least one seed"),
+        ({"lr": [0.1]}, {"first": -1}, r"seeds are not negative"),
+        (
+            {"lr": [0.1]},
+            {"drop": 25},
+            r"drop must be a fraction \(expected between 0 and 1, such as 0\.25, or none, got 25\)",
+        ),
         ({"learning": [0.1]}, {}, r"No parameter is called 'learning'"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_runs(
     over: dict[str, Any], more: dict[str, Any], match: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((BadInput, UnknownName), match=match):
-        run_sweep(Sweep(CELL, over, **more), out=tmp_path / "r.jsonl", machines=CPU)
+    with pytest.raises((InputError, UnknownNameError), match=match):
+        run_sweep(Sweep(CELL, over, **more), out=tmp_path / "r.jsonl", resources=CPU)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,10 +129,10 @@ def test_what_cannot_be_swept_is_refused_before_anything_runs(
 def test_a_sweep_stops_where_it_diverges_and_says_so(tmp_path: Path) -> None:
     out, cell = tmp_path / "r.jsonl", replace(CELL, train={"steps": 60})
     sweep = Sweep(cell, {"lr": [1e30, 0.01, 1e33, 1e32]}, seeds=2)
-    swept = run_sweep(sweep, out=out, machines=CPU)
+    swept = run_sweep(sweep, out=out, resources=CPU)
     (stop,) = swept.stops
-    assert (stop.at, stop.why, stop.left) == ("lr=1e+30", "seed 0 diverged", ("lr=1e+32", "lr=1e+33"))
-    records = read(out)
+    assert (stop.at, stop.why, stop.not_run) == ("lr=1e+30", "seed 0 diverged", ("lr=1e+32", "lr=1e+33"))
+    records = read_records(out)
     assert [(r.cell, r.seed) for r in records] == [
         (f"{sweep.name} {name}", seed) for name in ("lr=0.01", "lr=1e+30") for seed in (0, 1)
     ]
@@ -134,79 +140,81 @@ def test_a_sweep_stops_where_it_diverges_and_says_so(tmp_path: Path) -> None:
     good, bad = swept.rows()
     assert (good.runs, good.diverged, good.stop, bad.runs, bad.diverged, bad.stop) == (2, 0, None, 0, 2, stop)
     assert bad.spreads == {}
-    again = run_sweep(sweep, out=out, machines=CPU)
-    assert len(read(out)) == 4  # what diverged is not tried again
+    again = run_sweep(sweep, out=out, resources=CPU)
+    assert len(read_records(out)) == 4  # what diverged is not tried again
     assert (again.rows(), again.stops) == (swept.rows(), swept.stops)
-    everything = run_sweep(replace(sweep, drop=None), out=out, machines=CPU)
-    assert (len(read(out)), everything.stops) == (8, ())
-    assert not read(out)[-1].supervision["val_labels"]
+    everything = run_sweep(replace(sweep, drop=None), out=out, resources=CPU)
+    assert (len(read_records(out)), everything.stops) == (8, ())
+    assert not read_records(out)[-1].supervision["val_labels"]
 
 
 def test_a_run_that_its_last_step_breaks_has_diverged_too() -> None:
     cell = replace(CELL, train={"steps": 1})  # the loss of the only step is that of the initial weights
-    swept = run_sweep(Sweep(cell, {"lr": [0.01, 1e38]}, seeds=1), machines=CPU)
+    swept = run_sweep(Sweep(cell, {"lr": [0.01, 1e38]}, seeds=1), resources=CPU)
     assert [row.diverged for row in swept.rows()] == [0, 1]
     (said,) = (w for record in swept.records.values() for w in record.warnings if "diverged" in w)
-    assert "Training 'train' diverged: what the model says was not finite by step 1" in said
+    assert "Training 'train' diverged: the model's output was not finite by step 1" in said
 
 
 def test_the_mean_is_that_of_the_records_that_count(tmp_path: Path) -> None:
     cell = replace(CELL, train={"epochs": 3, "batch_size": 50, "stop_accuracy": 0.9})
     sweep = Sweep(cell, {"lr": [1e-6, 0.3]}, seeds=3)
-    swept = run_sweep(sweep, out=tmp_path / "r.jsonl", machines=CPU)
+    swept = run_sweep(sweep, out=tmp_path / "r.jsonl", resources=CPU)
     slow, fast = swept.rows()
-    assert (slow.runs, slow.unreached, slow.spreads) == (0, 3, {})
-    there = [record.history[-1]["train_accuracy"] >= 0.9 for record in read(tmp_path / "r.jsonl")]
-    counted = [record for record, came in zip(read(tmp_path / "r.jsonl"), there, strict=True) if came]
+    assert (slow.runs, slow.cut_off, slow.spreads) == (0, 3, {})
+    there = [record.history[-1]["train_accuracy"] >= 0.9 for record in read_records(tmp_path / "r.jsonl")]
+    counted = [record for record, came in zip(read_records(tmp_path / "r.jsonl"), there, strict=True) if came]
     assert {record.train["lr"] for record in counted} == {0.3}
-    assert (fast.runs, fast.unreached) == (len(counted), 3 - len(counted))
+    assert (fast.runs, fast.cut_off) == (len(counted), 3 - len(counted))
     for name in ("unbiased", "worst_group", "average", VALIDATION):
         assert fast.spreads[name].mean == fmean(record.metrics[name] or 0.0 for record in counted)
-    marked = ["before it reached its stopping rule" in str(record.warnings) for record in read(tmp_path / "r.jsonl")]
+    marked = [
+        "before it reached its stopping rule" in str(record.warnings) for record in read_records(tmp_path / "r.jsonl")
+    ]
     assert marked == [not came for came in there]
 
 
 def test_more_values_and_more_seeds_do_only_what_is_new(tmp_path: Path) -> None:
     out = tmp_path / "r.jsonl"
     first = Sweep(CELL, {"lr": [0.01, 0.1]}, seeds=2)
-    run_sweep(first, out=out, machines=CPU)
+    run_sweep(first, out=out, resources=CPU)
     more = replace(first, over={"lr": [0.01, 0.05, 0.1]}, seeds=3)
     assert more.name == first.name
-    run_sweep(more, out=out, machines=CPU)
-    made = [(record.train["lr"], record.seed) for record in read(out)]
+    run_sweep(more, out=out, resources=CPU)
+    made = [(record.train["lr"], record.seed) for record in read_records(out)]
     assert made[:4] == [(0.01, 0), (0.01, 1), (0.1, 0), (0.1, 1)]
     assert sorted(made[4:]) == [(0.01, 2), (0.05, 0), (0.05, 1), (0.05, 2), (0.1, 2)]
 
 
 def test_a_sweep_that_is_done_starts_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = Sweep(CELL, {"lr": [0.1]}, seeds=1)
-    done = run_sweep(sweep, out=tmp_path / "r.jsonl", machines=CPU)
+    done = run_sweep(sweep, out=tmp_path / "r.jsonl", resources=CPU)
 
-    def never(_: Machines) -> Any:
+    def never(_: Resources) -> Any:
         raise AssertionError("a cluster takes its time")
 
-    monkeypatch.setitem(ENGINES, "ray", never)
-    assert run_sweep(sweep, out=tmp_path / "r.jsonl", engine="ray", machines=CPU).rows() == done.rows()
+    monkeypatch.setitem(EXECUTORS, "ray", never)
+    assert run_sweep(sweep, out=tmp_path / "r.jsonl", executor="ray", resources=CPU).rows() == done.rows()
 
 
 def test_a_study_takes_more_numbers_of_every_run_and_runs_what_has_none_of_them(tmp_path: Path) -> None:
     out = tmp_path / "records.jsonl"
     plain = Sweep(CELL, {"lr": [0.01, 0.1]}, seeds=1)
-    run_sweep(plain, out=out, engine="here", machines=CPU)
-    swept = run_sweep(replace(plain, study=True), out=out, engine="here", machines=CPU)
-    assert len(read(out)) == 4
+    run_sweep(plain, out=out, executor="local", resources=CPU)
+    swept = run_sweep(replace(plain, large_lr_metrics=True), out=out, executor="local", resources=CPU)
+    assert len(read_records(out)) == 4
     assert all({"prunability", "csi", "class_separation"} <= r.metrics.keys() for r in swept.records.values())
-    run_sweep(replace(plain, study=True), out=out, engine="here", machines=CPU)
-    assert len(read(out)) == 4
+    run_sweep(replace(plain, large_lr_metrics=True), out=out, executor="local", resources=CPU)
+    assert len(read_records(out)) == 4
 
 
 def test_records_of_other_runs_are_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "r.jsonl"
-    task = plan(Sweep(CELL, {"lr": [0.1]}, seeds=1), CPU)[0]
-    append(out, by_fit(task))  # the same run, by fit: no validation accuracy
-    run_sweep(Sweep(CELL, {"batch_size": [50, 100]}, seeds=1), out=out, machines=CPU)
-    swept = run_sweep(Sweep(CELL, {"lr": [0.1]}, seeds=1), out=out, machines=CPU)
-    records = read(out)
+    task = plan_sweep(Sweep(CELL, {"lr": [0.1]}, seeds=1), CPU)[0]
+    append_record(out, by_fit(task))  # the same run, by fit: no validation accuracy
+    run_sweep(Sweep(CELL, {"batch_size": [50, 100]}, seeds=1), out=out, resources=CPU)
+    swept = run_sweep(Sweep(CELL, {"lr": [0.1]}, seeds=1), out=out, resources=CPU)
+    records = read_records(out)
     assert len(records) == 4
     assert VALIDATION not in records[0].metrics
     assert swept.records[task.key].metrics == {**records[0].metrics, VALIDATION: records[3].metrics[VALIDATION]}
@@ -216,10 +224,10 @@ def test_the_progress_is_told_with_the_best_so_far() -> None:
     told: list[tuple[str, int, int, str]] = []
     run_sweep(
         Sweep(replace(CELL, train={"steps": 60}), {"lr": [0.01, 1e30, 1e32]}, seeds=1),
-        machines=CPU,
+        resources=CPU,
         progress=lambda *words: told.append(words),
     )
-    assert told[0] == ("plan", 1, 1, "seed 0")
+    assert told[0] == ("plan", 1, 1, "planted, seed 0")
     steps = [(stage, step, total) for stage, step, total, _ in told[1:]]
     assert list(dict.fromkeys(steps)) == [("runs", 0, 3), ("runs", 1, 3), ("runs", 2, 2)]  # two are left by the rule
     assert told[1][3] == "lr=0.01, seed 0"
@@ -231,25 +239,25 @@ def test_an_error_ends_the_sweep_and_a_lost_run_only_itself(tmp_path: Path, monk
     out, sweep = tmp_path / "r.jsonl", Sweep(CELL, {"lr": [0.01, 0.1]}, seeds=3)
 
     @contextmanager
-    def lossy(machines: Machines) -> Iterator[Runner]:
-        with open_here(machines) as run:
+    def lossy(resources: Resources) -> Iterator[Runner]:
+        with open_local(resources) as run:
             yield lambda tasks: (
-                (task, Lost([task], "it died") if task.seed < 2 else record) for task, record in run(tasks)
+                (task, WorkerDiedError([task], "it died") if task.seed < 2 else record) for task, record in run(tasks)
             )
 
-    monkeypatch.setitem(ENGINES, "here", lossy)
-    with pytest.raises(Lost, match=r"^Lost: lr=0\.01, seed 0; lr=0\.01, seed 1: it died\."):
-        run_sweep(sweep, out=out, engine="here", machines=CPU)
-    assert [record.seed for record in read(out)] == [2]
+    monkeypatch.setitem(EXECUTORS, "local", lossy)
+    with pytest.raises(WorkerDiedError, match=r"^No result of lr=0\.01, seed 0; lr=0\.01, seed 1: it died\."):
+        run_sweep(sweep, out=out, executor="local", resources=CPU)
+    assert [record.seed for record in read_records(out)] == [2]
     monkeypatch.undo()
-    late = replace(sweep, cell=replace(CELL, select="val-worst-class-of-all"))
-    with pytest.raises(UnknownName, match=r"^lr=0\.01, seed 0: No selection criterion is called 'val-worst-class-of"):
-        run_sweep(late, out=out, engine="here", machines=CPU)
-    assert len(read(out)) == 1
+    unknown = replace(sweep, experiment=replace(CELL, select="val-worst-class-of-all"))
+    with pytest.raises(UnknownNameError, match=r"^No selection criterion is called 'val-worst-class-of"):
+        run_sweep(unknown, out=out, executor="local", resources=CPU)
+    assert len(read_records(out)) == 1
 
 
 def test_a_killed_value_is_finished_although_its_line_stopped() -> None:
-    tasks = plan(Sweep(CELL, {"lr": [0.01, 0.1, 1.0]}, seeds=2), CPU)
+    tasks = plan_sweep(Sweep(CELL, {"lr": [0.01, 0.1, 1.0]}, seeds=2), CPU)
     fine = Record("erm", 0, {}, {}, {}, {}, {}, "last", (), {VALIDATION: 0.9}, {})
     gone = replace(fine, metrics={VALIDATION: None}, warnings=(f"{DIVERGED} It diverged.",))
     records = {tasks[0].key: fine, tasks[1].key: fine, tasks[2].key: gone}
@@ -263,19 +271,20 @@ def test_a_killed_value_is_finished_although_its_line_stopped() -> None:
 PROGRAM = """
 import os, random, signal, sys, time
 from pathlib import Path
-from spurless.bench.cell import Cell
-from spurless.bench.engines import Machines
+from spurless.bench.experiment import Experiment
+from spurless.bench.executors import Resources
 from spurless.bench.sweep import Sweep, run_sweep
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
-cell = Cell("planted", "mlp", "erm", {"n_train": 200, "n_val": 60, "n_test": 60}, {"width": 8}, train={"steps": 60})
+cell = Experiment("planted", "mlp", "erm", {"n_train": 200, "n_val": 60, "n_test": 60}, {"width": 8},
+                  train={"steps": 60})
 sweep = Sweep(cell, {"lr": [0.001, 0.01, 0.1, 1e30, 1e32]}, seeds=2)  # the last is never run
 
 def attempt(out, patience):
     child = os.fork()
     if child == 0:
         try:
-            run_sweep(sweep, out=out, engine="here", machines=Machines(Engine("cpu")))
+            run_sweep(sweep, out=out, executor="local", resources=Resources(Compute("cpu")))
         finally:
             os._exit(0)
     if patience is not None:
@@ -284,7 +293,7 @@ def attempt(out, patience):
     return os.waitpid(child, 0)[1]
 
 base = Path(sys.argv[1])
-run_sweep(sweep, out=base / "warm.jsonl", engine="here", machines=Machines(Engine("cpu")))  # so that imports are done
+run_sweep(sweep, out=base / "warm.jsonl", executor="local", resources=Resources(Compute("cpu")))  # imports
 begin = time.monotonic()
 attempt(base / "peace.jsonl", None)
 whole = time.monotonic() - begin
@@ -300,6 +309,7 @@ print(kills)
 """
 
 
+@pytest.mark.slow
 def test_ten_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "0"]

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.slow
+
 FILE = Path(__file__).parents[2] / "benchmarks" / "audit_time.py"
 
 
@@ -25,7 +27,7 @@ def script() -> Any:
 
 
 def test_the_corner_goes_with_the_label_in_nine_of_ten(script: Any, tmp_path: Path) -> None:
-    script.make(tmp_path, 300, 16)
+    script.write_images(tmp_path, 300, 16)
     red = {
         label: [
             np.asarray(Image.open(path))[0, 0].tolist() == [255, 0, 0] for path in (tmp_path / "val" / label).iterdir()
@@ -43,6 +45,6 @@ def test_half_is_told_by_the_rows_on_disk(script: Any, tmp_path: Path) -> None:
     (tmp_path / "features").mkdir()
     (tmp_path / "features" / "a.json").write_text(json.dumps({"done": 49}))
     (tmp_path / "features" / "b.json").write_text("{")  # half-written
-    assert (script.rows_kept(tmp_path), half()) == (49, False)
+    assert (script.count_cached_rows(tmp_path), half()) == (49, False)
     (tmp_path / "features" / "a.json").write_text(json.dumps({"done": 50}))
     assert half()

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from spurless.core.records import Record, append
+from spurless.core.records import Record, append_record
 from spurless.data import load
 from spurless.metrics.variability import variability
 from spurless.models import build
+
+pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -58,7 +60,7 @@ class Always(nn.Module):
 def test_a_run_is_chosen_by_validation_while_test_and_obedience_are_only_written_down(toy: Any) -> None:
     data = load("gaussians", val_per_class=10, mislabelled=4, per_class=20)
     data.val.y[:5] = 3  # 15 of 50 are of class 3 now; of test 100 of 500, and of the wrong labels 4 of 20 say so
-    watch = toy.Watch(data)
+    watch = toy.MetricHistory(data)
     assert watch(Always(3)) == pytest.approx(0.3)
     assert watch.rows == [pytest.approx({"val": 0.3, "average": 0.2, "obeyed": 0.2})]
 
@@ -68,7 +70,7 @@ def test_an_arm_starts_from_the_given_weights_and_tells_its_whole_way(toy: Any, 
     data = load("gaussians", seed=1)
     weights = toy.pack(build("mlp", data, seed=5, **toy.NET).state_dict())  # not those of the run's own seed
     record = toy.prune(toy.Task("biased", 1, arm, 0.01, 5), weights)
-    start = toy.Watch(data)
+    start = toy.MetricHistory(data)
     start(build("mlp", data, seed=5, **toy.NET))
     assert record.metrics["start average"] == start.rows[0]["average"]
     assert [row["epoch"] for row in record.history] == [1, 2, 3, 4, 5]
@@ -83,9 +85,9 @@ def test_an_arm_starts_from_the_given_weights_and_tells_its_whole_way(toy: Any, 
 
 def test_moments_are_the_first_epochs_with_so_many_zeros_or_the_planned_ones(toy: Any) -> None:
     rows = [{"epoch": n, "sparsity": n / 10} for n in range(1, 11)]
-    pruned = dict(toy._moments(rows, 4, toy.AVP_GAUSSIANS, 20))
+    pruned = dict(toy._select_checkpoints(rows, 4, toy.AVP_GAUSSIANS, 20))
     assert [row and row["epoch"] for row in pruned.values()] == [4, 3, 5, 8, 9, 10]
-    free = dict(toy._moments(rows, 1, toy.replace(toy.AVP_GAUSSIANS, regrow=True), 12))
+    free = dict(toy._select_checkpoints(rows, 1, toy.replace(toy.AVP_GAUSSIANS, regrow=True), 12))
     assert [row and row["epoch"] for row in free.values()] == [1, 3, 6, 9, None, 10]  # one weight an epoch, of 12
 
 
@@ -93,7 +95,7 @@ def test_the_table_of_the_toy_compares_the_same_seeds(toy: Any) -> None:
     def record(arm: str, seed: int, value: float, val: float = 0.5, rate: float = 0.01) -> Record:
         numbers = {"average": value, "obeyed": 0.0, "sparsity": 0.5, "val": val}
         metrics: dict[str, float | None] = {
-            f"{moment} {name}": number for moment in toy.MOMENTS for name, number in numbers.items()
+            f"{moment} {name}": number for moment in toy.CHECKPOINTS for name, number in numbers.items()
         }
         return made(f"biased, {arm}, rate {rate:g}", seed, metrics=metrics)
 
@@ -112,13 +114,15 @@ def test_the_naive_form_is_the_closed_one_for_any_convolution(cost: Any) -> None
     torch.manual_seed(0)
     layer = nn.Conv2d(3, 4, 3, stride=2, padding=1)
     inputs = [torch.rand(5, 3, 7, 7) for _ in range(2)]
-    cost.TOGETHER = 700  # several pieces
-    torch.testing.assert_close(cost.naive(layer, inputs), variability(layer, inputs)["weight"], rtol=1e-4, atol=1e-7)
+    cost.MAX_PRODUCTS = 700  # several pieces
+    torch.testing.assert_close(
+        cost.naive_variability(layer, inputs), variability(layer, inputs)["weight"], rtol=1e-4, atol=1e-7
+    )
 
 
 def test_products_by_hand(cost: Any) -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 5))
-    assert cost.products(net, torch.zeros(1, 1, 4, 4)) == 18 * 4 + 40  # four places, then one
+    assert cost.count_products(net, torch.zeros(1, 1, 4, 4)) == 18 * 4 + 40  # four places, then one
 
 
 def made(cell: str, seed: int, **parts: Any) -> Record:
@@ -133,7 +137,7 @@ def asked(real: Any, **changes: Any) -> Namespace:
 
 
 def test_methods_without_groups_run_once_and_the_others_on_both_partitions(real: Any) -> None:
-    cells = [task.cell for task in real.plan(asked(real, data=["celeba10k"]))]
+    cells = [task.cell for task in real.list_tasks(asked(real, data=["celeba10k"]))]
     assert len(cells) == len(set(cells)) == 4 * 2 + 5
     assert "celeba10k, any: ERM" in cells
     assert {"celeba10k, clean: GC-DRO", "celeba10k, imperfect: GC-DRO"} <= set(cells)
@@ -142,11 +146,11 @@ def test_methods_without_groups_run_once_and_the_others_on_both_partitions(real:
 def test_the_rate_is_the_best_on_validation(real: Any, tmp_path: Path) -> None:
     for rate, scores in ((0.1, (0.5, 0.9, 0.4)), (0.2, (0.8, 0.8, 0.8))):
         history = ({"stage": "erm", "loss": 1.0}, *({"stage": "train", "score": score} for score in scores))
-        append(tmp_path / "r", made(f"mnli20k, choosing: rate {rate}", 100, train={"lr": rate}, history=history))
-    tasks = list(real.plan(asked(real, lr=None, rates=tmp_path / "r", data=["mnli20k"])))
+        append_record(tmp_path / "r", made(f"mnli20k, choosing: rate {rate}", 100, train={"lr": rate}, history=history))
+    tasks = list(real.list_tasks(asked(real, lr=None, rates=tmp_path / "r", data=["mnli20k"])))
     assert {task.lr for task in tasks} == {0.1}
-    with pytest.raises(SystemExit, match=r"no rate was chosen for celeba10k"):
-        list(real.plan(asked(real, lr=None, rates=tmp_path / "r", data=["celeba10k"])))
+    with pytest.raises(SystemExit, match=r"no learning rate was chosen for celeba10k"):
+        list(real.list_tasks(asked(real, lr=None, rates=tmp_path / "r", data=["celeba10k"])))
 
 
 def test_every_arm_has_the_values_of_its_data(real: Any) -> None:

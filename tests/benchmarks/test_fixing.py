@@ -10,6 +10,8 @@ import pytest
 
 from spurless.core.records import Record
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,9 +34,9 @@ def records(study: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Record
     small = replace(row, options={"n_train": 400, "n_val": 400, "n_test": 200}, train={**row.train, "epochs": 5})
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(study.PROBLEMS, "planted", small)
-        patched.setattr(study, "COMPARED", ("self",))  # all of them take minutes
+        patched.setattr(study, "CANDIDATES", ("self",))  # all of them take minutes
         patched.setenv("SPURLESS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        found: list[Record] = study.run("planted", 1000, study.Place(device="cpu", permutations=99))
+        found: list[Record] = study.run("planted", 1000, study.Environment(device="cpu", permutations=99))
     return found
 
 

@@ -32,8 +32,8 @@ TINY = (
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command said, and how it left."""
+class Result:
+    """What a command result, and how it left."""
 
     status: int
     out: str
@@ -45,7 +45,7 @@ class Said:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-Cli = Callable[..., Said]
+Cli = Callable[..., Result]
 
 
 @pytest.fixture
@@ -61,17 +61,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """Call ``spurless`` with these words."""
+    """Call ``spurless`` with these arguments."""
     assert here.is_dir()
 
-    def call(*words: object) -> Said:
+    def call(*words: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["spurless", *map(str, words)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as leaving:
             main()
         out, err = capfd.readouterr()
         status = leaving.value.code
-        return Said(status if isinstance(status, int) else -1, out, err)
+        return Result(status if isinstance(status, int) else -1, out, err)
 
     return call
 
@@ -84,15 +84,15 @@ def tiny_fit(cli: Cli) -> Cli:
 
 @pytest.fixture
 def refused(cli: Cli, here: Path) -> Callable[..., None]:
-    """Call ``spurless`` and see it refuse: status 2, one line that matches, nothing half-written."""
+    """Call ``spurless`` and check that it fails: status 2, one line that matches, no files written."""
     import re
 
     def call(match: str, *words: object) -> None:
-        said = cli(*words)
-        assert said.status == 2, said
-        assert said.out == ""
-        assert "Traceback" not in said.err
-        (line,) = said.err.splitlines()
+        result = cli(*words)
+        assert result.status == 2, result
+        assert result.out == ""
+        assert "Traceback" not in result.err
+        (line,) = result.err.splitlines()
         assert line.startswith("spurless: ")
         assert re.search(match, line), line
         assert not left_over(here / "runs")

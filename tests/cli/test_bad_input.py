@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 
 Refused = Callable[..., None]
 
@@ -29,7 +29,7 @@ WORDS = {
 }
 NEAR = {
     "method": r"No method is called 'groupdro'\. Did you mean 'group-dro'\? Known: .*erm",
-    "dataset": r"'patched-digit' is no dataset's name.*Did you mean 'patched-digits'\?",
+    "dataset": r"'patched-digit' is neither the name of a dataset.*Did you mean 'patched-digits'\?",
     "model": r"No model is called 'smal-cnn'\. Did you mean 'small-cnn'\?",
     "torchvision model": r"No torchvision model is called 'resnet81'\. Did you mean 'resnet18'\?",
     "preset": r"No preset of erm is called 'plane'\. Did you mean 'plain'\?",
@@ -38,7 +38,7 @@ NEAR = {
     "model option": r"mlp has no option 'widht'\. Did you mean 'width'\?",
     "list": r"No list is called 'method'\. Did you mean 'methods'\?",
     "claim": r"No claim is called 'theory/planted-er'\. Did you mean 'theory/planted-erm'\?",
-    "dataset to check": r"'plantd' is no dataset's name.*Did you mean 'planted'\?",
+    "dataset to check": r"'plantd' is neither the name of a dataset.*Did you mean 'planted'\?",
     "command": r"No such command 'fti'. Did you mean 'fix', 'fit'\? See: spurless --help",
     "flag": r"No such option: --epoch .*--epochs.* See: spurless fit --help",
 }
@@ -57,7 +57,7 @@ def test_unknown_name_is_refused_with_the_nearest_one(refused: Refused, kind: st
         (("-M", "folder=elsewhere"), r"method 'erm' has no option 'folder'"),
         (("-O", "seed=5"), r"mlp has no option 'seed'"),
         (("-O", "n_classes=5"), r"mlp has no option 'n_classes'"),
-        (("-O", "width=wide"), r"option 'width' of mlp has the wrong type \(expected a whole number, got 'wide'\)"),
+        (("-O", "width=wide"), r"option 'width' of mlp .*got 'wide'"),
         (("-D", "name=other"), r"dataset 'planted' has no option 'name'"),
         (("-D", "core=high"), r"option 'core' of dataset 'planted' has the wrong type"),
         (("-D", "n_train"), r"--data-option 'n_train' is not KEY=VALUE"),
@@ -70,7 +70,7 @@ def test_unknown_name_is_refused_with_the_nearest_one(refused: Refused, kind: st
         (("--epochs", "0"), r"epochs must be at least 1 \(got 0\)"),
         (("--steps", "0"), r"steps must be at least 1 \(got 0\)"),
         (("--batch-size", "0"), r"batch_size must be at least 1 \(got 0\)"),
-        (("--optimiser", "sdg"), r"option 'optimiser' of the training loop cannot be 'sdg' \(expected 'sgd'"),
+        (("--optimiser", "sdg"), r"option 'optimiser' .*'sdg'.*'sgd'"),
         (("--schedule", "cosin"), r"option 'schedule' of the training loop cannot be 'cosin'"),
         (("--l1", "-0.1"), r"l1 must not be negative \(got -0\.1\)"),
         (("--asam", "nan"), r"asam must not be negative \(got nan\)"),
@@ -78,11 +78,11 @@ def test_unknown_name_is_refused_with_the_nearest_one(refused: Refused, kind: st
         (("--stop-accuracy", "90"), r"stop_accuracy must lie between 0 and 1 \(got 90"),
         (("--seed", "-1"), r"Invalid value for '--seed'"),
         (("--seeds", "0"), r"Invalid value for '--seeds'"),
-        (("--device", "gpu"), r"no device is called 'gpu' \(expected auto, cpu, cuda or cuda:NUMBER\)"),
-        (("--device", "cpu:x"), r"no device is called 'cpu:x'"),
-        (("--precision", "half"), r"no precision is called 'half' \(expected auto"),
+        (("--device", "gpu"), r"unknown device 'gpu' \(expected auto, cpu, cuda or cuda:NUMBER\)"),
+        (("--device", "cpu:x"), r"unknown device 'cpu:x'"),
+        (("--precision", "half"), r"unknown precision 'half' \(expected auto"),
         (("--devices", "0"), r"Invalid value for '--devices'"),
-        (("--strategy", "ddpp"), r"no strategy is called 'ddpp' \(expected auto, or ddp for several devices\)"),
+        (("--strategy", "ddpp"), r"unknown strategy 'ddpp' \(expected auto, or ddp for several devices\)"),
         (
             ("--model", "small-cnn", "-O", "width=-3"),
             r"option 'width' of small-cnn is too small \(expected 1 or more, got",
@@ -102,12 +102,12 @@ def test_bad_option_of_fit_is_refused(refused: Refused, words: tuple[str, ...], 
         ("[train\nlr = 1", r"run\.toml: the file is not TOML: .*line 1"),
         (
             "[trian]\nlr = 1",
-            r"run\.toml: \[trian\] is no section \(expected \[data\], \[model\], \[method\], \[train\]\)",
+            r"run\.toml: \[trian\] is not a known section \(expected \[data\], \[model\], \[method\], \[train\]\)",
         ),
-        ("lr = 1", r"run\.toml: \[lr\] is no section"),
+        ("lr = 1", r"run\.toml: \[lr\] is not a known section"),
         ("[train]\nlearning_rate = 1", r"the training loop has no option 'learning_rate'"),
         ("[train]\nlr = true", r"option 'lr' of the training loop has the wrong type"),
-        ("[train]\nepochs = 2.5", r"option 'epochs' of the training loop .*expected a whole number, got 2\.5"),
+        ("[train]\nepochs = 2.5", r"option 'epochs' of the training loop .*got 2\.5"),
         ("[method]\nseed = 1", r"method 'erm' has no option 'seed'"),
         ("[model]\nwidth = [1]", r"option 'width' of mlp has the wrong type"),
         ("[data]\nn = 5", r"dataset 'planted' has no option 'n'"),
@@ -128,15 +128,17 @@ def test_missing_or_binary_config_file_is_refused(refused: Refused, here: Path) 
 
 def test_missing_argument_is_refused(refused: Refused) -> None:
     refused(r"Missing argument 'METHOD'\. See: spurless fit --help", "fit")
-    refused(r"no claim is named \(expected one of theory/planted-erm, .*See: spurless reproduce --list", "reproduce")
+    refused(
+        r"missing argument CLAIM \(expected one of theory/planted-erm, .*See: spurless reproduce --list", "reproduce"
+    )
     refused(r"Missing argument 'RECORDS", "report")
 
 
 def test_error_of_several_lines_is_said_in_one(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise BadInput("first\n    second\nthird")
+        raise InputError("first\n    second\nthird")
 
-    monkeypatch.setattr(import_module("spurless.cli.ls"), "table", fail)
+    monkeypatch.setattr(import_module("spurless.cli.ls"), "print_table", fail)
     refused(r"^spurless: first second third\.$", "ls")
 
 
@@ -146,7 +148,7 @@ def test_reproduce_looks_at_its_place_before_it_works(
     def work(*_: object, **__: object) -> None:
         raise AssertionError("it worked first")
 
-    monkeypatch.setattr("spurless.bench.reproduce.planned", work)
+    monkeypatch.setattr("spurless.bench.reproduce.run_tasks", work)
     (here / "file").write_text("")
-    refused(r"file: cannot write here", "reproduce", "theory/planted-erm", "--out", "file/records.jsonl")
-    refused(r"cannot write here: Is a directory", "reproduce", "theory/planted-erm", "--out", here)
+    refused(r"file: cannot write", "reproduce", "theory/planted-erm", "--out", "file/records.jsonl")
+    refused(r"cannot write.*: Is a directory", "reproduce", "theory/planted-erm", "--out", here)

@@ -20,7 +20,7 @@ def fit_words(path: Path, model: str = "mlp") -> tuple[object, ...]:
 
 @pytest.mark.parametrize("path", ["gone.csv", "gone.npz", "gone/"])
 def test_missing_file_is_refused(refused: Refused, path: str) -> None:
-    refused(rf"'{path}' is no dataset's name, and no folder, CSV or npz file", "fit", "erm", "--data", path)
+    refused(rf"'{path}' is neither the name of a dataset", "fit", "erm", "--data", path)
 
 
 @pytest.mark.parametrize("flag", ["--label", "--attribute", "--split"])
@@ -46,7 +46,7 @@ def test_csv_without_a_label_column_is_refused(refused: Refused, csv: Write) -> 
         ({(6, "x2"): "nan"}, r"own\.csv, row 6, column 'x2': 'nan' is not a finite number"),
         ({(6, "x2"): "inf"}, r"own\.csv, row 6, column 'x2': 'inf' is not a finite number"),
         ({(6, "x1"): ""}, r"own\.csv, row 6, column 'x1': the feature is empty"),
-        ({(7, "x1"): "1,2"}, r"own\.csv, row 7: the row has the wrong number of cells \(expected 5, got 6\)"),
+        ({(7, "x1"): "1,2"}, r"own\.csv, row 7: .*expected 5, got 6"),
         ({(row, "y"): "cat" for row in range(2, 62)}, r"one class only|at least 2 classes|at least two classes"),
         ({(row, "split"): "test" for row in range(2, 62)}, r"own\.csv.*train"),
     ],
@@ -60,14 +60,14 @@ def test_bad_cell_is_refused(refused: Refused, csv: Write, changes: dict[tuple[i
     ("arrays", "match"),
     [
         ({"y": np.arange(60) % 2 - 1}, r"own\.npz.*label"),
-        ({"y": np.arange(60) % 2 + 0.5}, r"the labels must be whole numbers \(got 0\.5\)"),
+        ({"y": np.arange(60) % 2 + 0.5}, r"the labels must be integers \(got 0\.5\)"),
         ({"y": np.zeros(60, dtype=int)}, r"own\.npz.*one class only|at least"),
-        ({"y": None}, r"own\.npz: there is no key 'y'"),
+        ({"y": None}, r"own\.npz: the archive has no key 'y'"),
         ({"y": np.arange(59) % 2}, r"own\.npz.*59|60.*59"),
-        ({"x": np.full((60, 4), np.nan, dtype="float32")}, r"own\.npz.*60 examples hold NaN .*first is example 0"),
+        ({"x": np.full((60, 4), np.nan, dtype="float32")}, r"own\.npz.*60 examples .*NaN .*first is example 0"),
         (
             {"x": np.array([{}] * 60, dtype=object)},
-            r"own\.npz: the array 'x' holds Python objects, which are never loaded",
+            r"own\.npz: the array 'x' contains Python objects, which are never loaded",
         ),
         ({"split": np.full(60, 7)}, r"split of example 0: the split '7' is unknown"),
         ({"split": np.full(60, 2)}, r"own\.npz.*train"),
@@ -107,10 +107,10 @@ def test_corrupt_image_is_refused(
     workers: int,
     streamed: bool,
 ) -> None:
-    from spurless.data import images
+    from spurless.data.loaders import images
 
     if streamed:
-        monkeypatch.setattr(images, "resident_or_streamed", lambda source, **_: source)
+        monkeypatch.setattr(images, "read_or_stream", lambda source, **_: source)
     bad = folder / "light" / "7.png"
     bad.write_bytes(bad.read_bytes()[:45] if damage == "truncated" else b"no picture")
     words: tuple[object, ...] = (folder,)
@@ -139,7 +139,7 @@ def test_path_that_leaves_its_root_is_refused(refused: Refused, folder: Path, ki
     match = (
         r"meta\.csv, row 4: no such image file"
         if kind == "missing"
-        else r"meta\.csv, row 4: the path .* leaves its root"
+        else r"meta\.csv, row 4: the path .* leaves the root folder"
     )
     refused(match, "fit", "erm", "--data", "meta.csv", "--label", "y", "--root", folder, "--model", "mlp")
 
@@ -154,7 +154,7 @@ def test_images_of_different_size_are_refused_with_a_remedy(refused: Refused, fo
 def test_columns_of_a_folder_or_an_archive_are_refused(refused: Refused, folder: Path, npz: Write) -> None:
     for path in (folder, npz()):
         refused(rf"are for CSV files \(got --data {path}\)", "fit", "erm", "--data", path, "--label", "y")
-    refused(r"own\.npz: an archive has no option 'size'", "fit", "erm", "--data", "own.npz", "-D", "size=3")
+    refused(r"own\.npz: an npz archive has no option 'size'", "fit", "erm", "--data", "own.npz", "-D", "size=3")
 
 
 @pytest.mark.parametrize("option", ["size=big", "size=0", "colour=1"])
@@ -162,7 +162,7 @@ def test_bad_option_of_own_data_is_refused(refused: Refused, folder: Path, optio
     match = {
         "size=big": r"option 'size' must be a whole number \(got big\)",
         "size=0": r"the size of an image must be at least 1 \(got 0\)",
-        "colour=1": r"own data have no option 'colour' \(expected size",
+        "colour=1": r"data have no option 'colour' \(expected size",
     }[option]
     refused(match, "fit", "erm", "--data", folder, "-D", option)
 
@@ -171,6 +171,6 @@ def test_method_that_needs_attributes_names_others_where_there_are_none(refused:
     columns = ("--label", "y", "--split", "split", "--features", "x1,x2")
     words = ("--data", csv(), *columns, "--model", "mlp", "--steps", 5)
     for method in ("group-dro", "dfr"):
-        refused(rf"{method} needs the attribute a .*or use a method that needs none: .*erm.*jtt", "fit", method, *words)
-    match = r"Selection by val-worst-group needs the attribute a of every example of the val split"
+        refused(rf"{method} needs the attribute a .*erm.*jtt", "fit", method, *words)
+    match = r"val-worst-group needs the attribute a "
     refused(match, "fit", "erm", *words, "--select", "val-worst-group")

@@ -1,4 +1,4 @@
-"""``spurless bench``: a plan becomes records and tables; what fails is told and stops nothing else."""
+"""``spurless bench``: a plan becomes records and tables; what fails is reported and stops nothing else."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_plan_becomes_records_and_a_table_for_every_dataset(cli: Cli, here: Path, plan: Callable[[str], str]) -> None:
-    said = cli("bench", plan(PLAN), "--device", "cpu")
-    assert (said.status, said.err) == (0, "")
+    result = cli("bench", plan(PLAN), "--device", "cpu")
+    assert (result.status, result.err) == (0, "")
     records = rows(here / "runs" / "bench" / "records.jsonl")
     assert len(records) == 18
     assert all(record["command"].startswith("spurless bench plan.toml") for record in records)
-    lines = said.out.splitlines()
+    lines = result.out.splitlines()
     assert [line.split(":")[0] for line in lines if "accuracy in %" in line] == ["planted", "mild"]
     worst = {(record["cell"], record["seed"]): record["metrics"]["worst_group"] for record in records}
     gains = [worst["bench dfr on mild", seed] - worst["bench erm on mild", seed] for seed in range(3)]
     mild = lines[[line.split(":")[0] for line in lines].index("mild") :]
-    told = next(line for line in mild if line.startswith("dfr"))
-    assert f"{100 * sum(gains) / 3:+.1f} ±" in told
-    assert "val" in told
+    facts = next(line for line in mild if line.startswith("dfr"))
+    assert f"{100 * sum(gains) / 3:+.1f} ±" in facts
+    assert "val" in facts
     assert lines[-1] == "records in runs/bench/records.jsonl"
     again = cli("bench", plan(PLAN), "--device", "cpu")
-    assert again.out == said.out
+    assert again.out == result.out
     assert len(rows(here / "runs" / "bench" / "records.jsonl")) == 18
     page = cli("report", "runs/bench", "--out", "bench.html")
     assert page.status == 0
@@ -66,16 +66,16 @@ def test_a_plan_becomes_records_and_a_table_for_every_dataset(cli: Cli, here: Pa
 
 
 def test_json_is_one_line_and_flags_win_over_the_plan(cli: Cli, plan: Callable[[str], str]) -> None:
-    said = cli("bench", plan(PLAN), "--device", "cpu", "--json", "--seeds", 1, "--seed", 7, "--out", "all")
-    assert (said.status, said.err, said.out.count("\n")) == (0, "", 1)
-    told = json.loads(said.out)
-    assert told["records"] == "all/records.jsonl"
-    assert told["failures"] == {}
-    assert [(row["method"], row["runs"], row["labels"]) for row in told["datasets"]["mild"]] == [
+    result = cli("bench", plan(PLAN), "--device", "cpu", "--json", "--seeds", 1, "--seed", 7, "--out", "all")
+    assert (result.status, result.err, result.out.count("\n")) == (0, "", 1)
+    facts = json.loads(result.out)
+    assert facts["records"] == "all/records.jsonl"
+    assert facts["failures"] == {}
+    assert [(row["method"], row["runs"], row["labels"]) for row in facts["datasets"]["mild"]] == [
         ("erm", 1, "none"), ("group-dro", 1, "train groups"), ("dfr", 1, "val groups")
     ]  # fmt: skip
-    assert [row["gain"] is None for row in told["datasets"]["planted"]] == [True, False, False]
-    assert told["datasets"]["planted"][1]["gain"]["low"] is None  # one seed has no interval
+    assert [row["gain"] is None for row in facts["datasets"]["planted"]] == [True, False, False]
+    assert facts["datasets"]["planted"][1]["gain"]["low"] is None  # one seed has no interval
     assert {row["seed"] for row in rows(Path("all/records.jsonl"))} == {7}
 
 
@@ -93,13 +93,14 @@ def test_own_data_need_their_columns_and_a_method_that_cannot_be_is_told(
     features = "x1,x2"
     split = "split"
     """
-    said = cli("bench", plan(text), "--device", "cpu")
-    assert said.status == 1
-    assert "Failed: group-dro on mine, 2 runs: group-dro needs the attribute a of every" in " ".join(said.out.split())
+    result = cli("bench", plan(text), "--device", "cpu")
+    assert result.status == 1
+    assert "Failed: group-dro on mine, 2 runs: group-dro needs the attribute a of every" in " ".join(result.out.split())
     records = rows(here / "runs" / "bench" / "records.jsonl")
     assert [(record["method"], record["seed"]) for record in records] == [("erm", 0), ("erm", 1)]
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_records(cli: Cli, here: Path, plan: Callable[[str], str]) -> None:
     for out, more in (("one", ()), ("two", ("--jobs", 2))):
         assert cli("bench", plan(PLAN), "--device", "cpu", "--seeds", 1, "--out", out, *more).status == 0
@@ -113,7 +114,10 @@ def test_processes_give_the_same_records(cli: Cli, here: Path, plan: Callable[[s
     [
         ('methods = ["erm"]', r"a plan needs a method and a dataset"),
         ('methods = ["ermm"]\ndatasets = ["planted"]', r"No method is called 'ermm'\. Did you mean 'erm'\?"),
-        ('methods = ["erm"]\ndatasets = ["plantd"]', r"'plantd' is no dataset's name.* Did you mean 'planted'\?"),
+        (
+            'methods = ["erm"]\ndatasets = ["plantd"]',
+            r"'plantd' is neither the name of a dataset.* Did you mean 'planted'\?",
+        ),
         ('methods = ["erm"]\ndatasets = ["planted"]\nmodel = "mpl"', r"No model is called 'mpl'"),
         (
             'methods = ["erm"]\n[dataset.planted]\nlable = "y"',

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from spurless.data import DATASETS, waterbirds
+from spurless.data import DATASETS
+from spurless.data.datasets import waterbirds
 
 Cli = Callable[..., Any]
 Refused = Callable[..., None]
@@ -46,52 +47,52 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("command", ["prepare", "check", "describe", "show", "pack"])
+@pytest.mark.parametrize("command", ["prepare", "check", "describe", "show"])
 def test_help_teaches_with_examples_on_80_columns(cli: Cli, command: str) -> None:
-    said = cli("data", command, "--help")
-    assert (said.status, said.err) == (0, "")
-    assert f"  spurless data {command}" in said.out.split("Examples:", 1)[1]
-    assert max(map(len, said.out.splitlines())) <= 80
-    paragraphs = said.out.split("Examples:")[0].split("\n")[5:]
+    result = cli("data", command, "--help")
+    assert (result.status, result.err) == (0, "")
+    assert f"  spurless data {command}" in result.out.split("Examples:", 1)[1]
+    assert max(map(len, result.out.splitlines())) <= 80
+    paragraphs = result.out.split("Examples:")[0].split("\n")[5:]
     assert not [line for line in paragraphs if 0 < len(line.split()) < 3 and not line.strip().endswith(".")]
 
 
 def test_data_alone_prints_its_help(cli: Cli) -> None:
-    said = cli("data")
-    assert said.status == 0
-    assert all(f"│ {word} " in said.out for word in ("prepare", "check", "describe", "show", "pack"))
+    result = cli("data")
+    assert result.status == 0
+    assert all(f"│ {word} " in result.out for word in ("prepare", "check", "describe", "show"))
 
 
 def test_check_prints_the_card_and_the_counts(cli: Cli) -> None:
-    said = cli("data", "check", "planted", "-D", "n_train=100", "-D", "agreement=1.0")
-    assert (said.status, said.err) == (0, "")
-    lines = said.out.splitlines()
+    result = cli("data", "check", "planted", "-D", "n_train=100", "-D", "agreement=1.0")
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("summary    Two Gaussian features")
     assert any(line.startswith("options    core=1.0, spurious=2.0") for line in lines)
     assert "files      none needed" in lines
-    assert "planted: whole" in said.out
+    assert "planted: complete" in result.out
     right = next(line.split() for line in lines if line.startswith("minus, right"))
     assert right[2] == "0"  # they always agree
-    assert "the attribute removes 100 % of the mistakes" in flat(said.out)
+    assert "the attribute makes 100 % fewer errors" in flat(result.out)
 
 
 def test_check_as_json_is_one_line(cli: Cli, csv: Cli) -> None:
     path = csv()
-    said = cli("data", "check", path, "--label", "y", "--attribute", "place", "--split", "split", "--json")
-    told = json.loads(said.out)
-    assert said.out.count("\n") == 1
-    assert told["groups"] == ["cat, in", "cat, out", "dog, in", "dog, out"]
-    assert {name: sum(counts) for name, counts in told["counts"].items()} == {"train": 36, "val": 12, "test": 12}
-    assert told["goodman_kruskal"] is not None
-    assert (told["whole"], told["missing"], told["files"]) == (True, [], {"found": [], "place": str(path)})
+    result = cli("data", "check", path, "--label", "y", "--attribute", "place", "--split", "split", "--json")
+    facts = json.loads(result.out)
+    assert result.out.count("\n") == 1
+    assert facts["groups"] == ["cat, in", "cat, out", "dog, in", "dog, out"]
+    assert {name: sum(counts) for name, counts in facts["counts"].items()} == {"train": 36, "val": 12, "test": 12}
+    assert facts["goodman_kruskal"] is not None
+    assert (facts["whole"], facts["missing"], facts["files"]) == (True, [], {"found": [], "place": str(path)})
 
 
 def test_check_counts_those_of_unknown_attribute_too(cli: Cli, csv: Cli) -> None:
     path = csv({(2, "place"): "", (3, "place"): "", (5, "place"): ""})
     words = ("data", "check", path, "--label", "y", "--attribute", "place", "--split", "split")
-    said = cli(*words)
-    lines = said.out.splitlines()
+    result = cli(*words)
+    lines = result.out.splitlines()
     row = next(line.split() for line in lines if line.startswith("attribute unknown"))
     assert row[2:] == ["2", "1", "0"]
     groups = [list(map(int, line.split()[2:])) for line in lines if line.startswith(("cat, ", "dog, "))]
@@ -101,30 +102,30 @@ def test_check_counts_those_of_unknown_attribute_too(cli: Cli, csv: Cli) -> None
 
 
 def test_check_of_data_without_attributes_says_nothing_of_a_shortcut(cli: Cli, folder: Path) -> None:
-    said = cli("data", "check", folder)
-    assert said.status == 0
-    assert "shortcut" not in said.out
+    result = cli("data", "check", folder)
+    assert result.status == 0
+    assert "shortcut" not in result.out
     assert json.loads(cli("data", "check", folder, "--json").out)["goodman_kruskal"] is None
 
 
 def test_check_of_a_part_says_not_whole_and_why(cli: Cli, birds: Path) -> None:
-    said = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
-    assert said.status == 2
-    assert "waterbirds: not whole" in said.out
-    assert said.out.count("landbird, land ") == 1
-    assert f"files metadata.csv, <species>/<image>.jpg in {birds / BIRDS} " in flat(said.out)
-    (line,) = said.err.splitlines()
-    assert line.startswith("spurless: This is not the whole waterbirds as published: train has 2/2/2/2 and not 3,498")
-    told = json.loads(cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8", "--json").out)
-    assert not told["whole"]
-    assert told["missing"] == [line.removeprefix("spurless: ")]
+    result = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
+    assert result.status == 2
+    assert "waterbirds: incomplete" in result.out
+    assert result.out.count("landbird, land ") == 1
+    assert f"files metadata.csv, */*.jpg in {birds / BIRDS} " in flat(result.out)
+    (line,) = result.err.splitlines()
+    assert line.startswith("spurless: waterbirds is not complete as published: train has 2/2/2/2 instead of 3,498")
+    facts = json.loads(cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8", "--json").out)
+    assert not facts["whole"]
+    assert facts["missing"] == [line.removeprefix("spurless: ")]
 
 
 @pytest.mark.usefixtures("whole")
 def test_check_of_all_of_it_says_whole(cli: Cli, birds: Path) -> None:
-    said = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
-    assert (said.status, said.err) == (0, "")
-    assert "waterbirds: whole" in said.out
+    result = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
+    assert (result.status, result.err) == (0, "")
+    assert "waterbirds: complete" in result.out
 
 
 def test_check_passes_other_warnings_on(cli: Cli, birds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +138,9 @@ def test_check_passes_other_warnings_on(cli: Cli, birds: Path, monkeypatch: pyte
         return waterbirds.waterbirds(config)
 
     monkeypatch.setitem(DATASETS, "waterbirds", replace(DATASETS["waterbirds"], make=make))
-    said = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
-    assert said.err.splitlines()[0] == "spurless: warning: A trap."
-    assert len(said.err.splitlines()) == 2
+    result = cli("data", "check", "waterbirds", "--root", birds, "-D", "size=8")
+    assert result.err.splitlines()[0] == "spurless: warning: A trap."
+    assert len(result.err.splitlines()) == 2
 
 
 @pytest.mark.usefixtures("whole")
@@ -164,9 +165,9 @@ def test_check_names_an_image_that_cannot_be_read(refused: Refused, birds: Path)
 def test_check_reads_every_example_of_a_streamed_source(
     refused: Refused, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spurless.data import images
+    from spurless.data.loaders import images
 
-    monkeypatch.setattr(images, "resident_or_streamed", lambda source, **_: source)
+    monkeypatch.setattr(images, "read_or_stream", lambda source, **_: source)
     for place in ("dark/0.png", "light/14.png", "light/7.png"):
         good = (folder / place).read_bytes()
         (folder / place).write_bytes(b"no picture")
@@ -183,11 +184,11 @@ def test_root_of_a_set_without_files_is_refused(refused: Refused) -> None:
 
 @pytest.mark.usefixtures("whole")
 def test_prepare_finds_loads_and_counts(cli: Cli, birds: Path) -> None:
-    said = cli("data", "prepare", "waterbirds", "--root", birds, "-D", "size=8")
-    assert (said.status, said.err) == (0, "")
-    assert "waterbirds: whole" in said.out
-    assert "unpacked" not in said.out
-    assert f"in {birds / BIRDS}" in flat(said.out)
+    result = cli("data", "prepare", "waterbirds", "--root", birds, "-D", "size=8")
+    assert (result.status, result.err) == (0, "")
+    assert "waterbirds: complete" in result.out
+    assert "unpacked" not in result.out
+    assert f"in {birds / BIRDS}" in flat(result.out)
 
 
 @pytest.mark.usefixtures("whole")
@@ -200,21 +201,21 @@ def test_prepare_unpacks_an_archive_and_compares_checksums(cli: Cli, birds: Path
     table = f"{BIRDS}/metadata.csv"
     right = sha256((birds / table).read_bytes()).hexdigest()
     (fresh / "SHA256SUMS").write_text(f"{right}  {table}\n{right}  {BIRDS}/extra.npz\n{right}  celeba.npz\n")
-    said = cli("data", "prepare", "waterbirds", "--root", fresh, "-D", "size=8")
-    assert (said.status, said.err) == (0, "")
-    assert f"unpacked {archive}" in flat(said.out)
-    assert "checksums 1 files are as SHA256SUMS lists them; 1 of the list are not here" in flat(said.out)
-    assert "waterbirds: whole" in said.out
+    result = cli("data", "prepare", "waterbirds", "--root", fresh, "-D", "size=8")
+    assert (result.status, result.err) == (0, "")
+    assert f"unpacked {archive}" in flat(result.out)
+    assert "checksums 1 files match SHA256SUMS; 1 listed files are missing" in flat(result.out)
+    assert "waterbirds: complete" in result.out
     (fresh / table).write_bytes((fresh / table).read_bytes() + b"\n")
     again = cli("data", "prepare", "waterbirds", "--root", fresh, "-D", "size=8")
     assert (again.status, again.out) == (2, "")
-    assert "metadata.csv: the file is not the one that SHA256SUMS lists" in again.err
+    assert "metadata.csv: the file differs from its checksum in SHA256SUMS" in again.err
 
 
 def test_prepare_says_where_to_get_what_is_missing(refused: Refused, here: Path) -> None:
     (here / "empty").mkdir()
     for words in ((), ("--download",)):
-        match = r"empty: the files of waterbirds are not there \(expected metadata\.csv, <species>.*group_DRO on GitHub"
+        match = r"empty: .*waterbirds .*metadata\.csv, .*group_DRO on GitHub"
         refused(match, "data", "prepare", "waterbirds", "--root", here / "empty", *words)
     assert list((here / "empty").iterdir()) == []
     refused(r"^spurless: data: the files of waterbirds .*got no such folder", "data", "prepare", "waterbirds")
@@ -234,17 +235,17 @@ def test_prepare_downloads_only_when_it_is_told_to(
     monkeypatch.setitem(DATASETS, "waterbirds", replace(row, layout=layout))
     words = ("data", "prepare", "waterbirds", "--root", here / "new", "-D", "size=8")
     refused(r"Download them: spurless data prepare waterbirds --download", *words)
-    said = cli(*words, "--download")
-    assert (said.status, said.err) == (0, "")
-    assert f"downloaded {here / 'new' / BIRDS}" in flat(said.out)
-    assert "waterbirds: whole" in said.out
+    result = cli(*words, "--download")
+    assert (result.status, result.err) == (0, "")
+    assert f"downloaded {here / 'new' / BIRDS}" in flat(result.out)
+    assert "waterbirds: complete" in result.out
 
 
 def test_prepare_of_an_embedded_set_says_that_nothing_needs_it(cli: Cli) -> None:
-    said = cli("data", "prepare", "planted", "-D", "n_train=100")
-    assert (said.status, said.err) == (0, "")
-    assert "planted needs no files, so nothing needs preparing" in said.out
-    assert "planted: whole" in said.out
+    result = cli("data", "prepare", "planted", "-D", "n_train=100")
+    assert (result.status, result.err) == (0, "")
+    assert "planted needs no files, so there is nothing to prepare" in result.out
+    assert "planted: complete" in result.out
 
 
 def test_prepare_refuses_what_it_cannot_prepare(refused: Refused, folder: Path) -> None:

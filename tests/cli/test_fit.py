@@ -19,8 +19,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from spurless.core.turn import TURN
-
 Cli = Callable[..., Any]
 TINY = (
     "--data",
@@ -45,11 +43,11 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_fit_writes_a_record_and_weights_and_leaves_no_checkpoint(tiny_fit: Cli, here: Path) -> None:
-    said = tiny_fit("erm")
-    (record,) = said.records(here / "runs" / "records.jsonl")
-    assert said.err == ""
-    assert "erm on planted, seed 0" in said.out
-    assert "minus, right" in said.out
+    result = tiny_fit("erm")
+    (record,) = result.records(here / "runs" / "records.jsonl")
+    assert result.err == ""
+    assert "erm on planted, seed 0" in result.out
+    assert "minus, right" in result.out
     assert (record["method"], record["seed"], record["data"]["name"], record["train"]["steps"]) == (
         "erm",
         0,
@@ -61,11 +59,11 @@ def test_fit_writes_a_record_and_weights_and_leaves_no_checkpoint(tiny_fit: Cli,
 
 
 def test_json_is_one_line_for_each_seed_and_nothing_else(tiny_fit: Cli, here: Path) -> None:
-    said = tiny_fit("erm", "--json", "--seed", 3, "--seeds", 2)
-    rows = [json.loads(line) for line in said.out.splitlines()]
-    assert said.err == ""
+    result = tiny_fit("erm", "--json", "--seed", 3, "--seeds", 2)
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    assert result.err == ""
     assert [row["seed"] for row in rows] == [3, 4]
-    assert rows == said.records(here / "runs" / "records.jsonl")
+    assert rows == result.records(here / "runs" / "records.jsonl")
     assert len(list((here / "runs").glob("*.safetensors"))) == 2
 
 
@@ -91,8 +89,8 @@ def test_weights_that_are_gone_are_trained_again(tiny_fit: Cli, here: Path) -> N
 
 def test_the_same_words_give_the_same_key_metrics_and_weights(tiny_fit: Cli, here: Path) -> None:
     for out in ("one", "two"):
-        said = tiny_fit("jtt", "--out", out)
-    first, second = (said.records(here / out / "records.jsonl")[0] for out in ("one", "two"))
+        result = tiny_fit("jtt", "--out", out)
+    first, second = (result.records(here / out / "records.jsonl")[0] for out in ("one", "two"))
     assert (first["key"], first["metrics"], first["groups"]) == (second["key"], second["metrics"], second["groups"])
     one, two = weights_in(here / "one"), weights_in(here / "two")
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -107,8 +105,8 @@ def test_config_file_says_the_same_as_flags_and_flags_win(tiny_fit: Cli, here: P
     }
     rows = {}
     for name, words in files.items():
-        said = tiny_fit("jtt", *words, "--out", name)
-        (rows[name],) = said.records(here / name / "records.jsonl")
+        result = tiny_fit("jtt", *words, "--out", name)
+        (rows[name],) = result.records(here / name / "records.jsonl")
     assert rows["flags"]["key"] == rows["file"]["key"]
     both = rows["both"]
     assert (both["train"]["lr"], both["train"]["batch_size"], both["config"]["upweight"]) == (0.25, 16, 8)
@@ -128,8 +126,8 @@ def test_options_reach_the_record(tiny_fit: Cli, here: Path) -> None:
         "--select",
         "val-average",
     )
-    said = tiny_fit("jtt", *words)
-    (record,) = said.records(here / "runs" / "records.jsonl")
+    result = tiny_fit("jtt", *words)
+    (record,) = result.records(here / "runs" / "records.jsonl")
     assert record["data"]["options"]["agreement"] == 0.8
     assert record["data"]["options"]["n_train"] == 200
     assert record["model"]["options"]["width"] == 9
@@ -141,16 +139,16 @@ def test_options_reach_the_record(tiny_fit: Cli, here: Path) -> None:
 def test_settings_of_the_loop_reach_the_record(tiny_fit: Cli, here: Path) -> None:
     words = ("--l1", 0.001, "--asam", 0.5, "--schedule", "warmup-stable-decay", "--decay-share", 0.4)
     (record,) = tiny_fit("focal", *words, "-M", "gamma=3").records(here / "runs" / "records.jsonl")
-    said = {"l1": 0.001, "asam": 0.5, "schedule": "warmup-stable-decay", "decay_share": 0.4}
-    assert {name: record["train"][name] for name in said} == said
+    result = {"l1": 0.001, "asam": 0.5, "schedule": "warmup-stable-decay", "decay_share": 0.4}
+    assert {name: record["train"][name] for name in result} == result
     assert record["config"] == {"gamma": 3.0}
 
 
 def test_method_that_repairs_starts_from_given_weights(tiny_fit: Cli, here: Path) -> None:
     assert tiny_fit("erm", "--out", "erm", "--steps", 100).status == 0
     (weights,) = (here / "erm").glob("*.safetensors")
-    said = tiny_fit("dfr", "--weights", weights)
-    (record,) = said.records(here / "runs" / "records.jsonl")
+    result = tiny_fit("dfr", "--weights", weights)
+    (record,) = result.records(here / "runs" / "records.jsonl")
     assert "train" not in record["seconds"]  # nothing was trained by ERM
     before, after = weights_in(here / "erm"), weights_in(here / "runs")
     assert [name for name in before if not torch.equal(before[name], after[name])] == ["head.weight"]
@@ -172,8 +170,8 @@ def test_own_data_go_all_the_way(cli: Cli, here: Path, csv: Cli, npz: Cli, folde
         lines = [f"{path.relative_to(folder)},{path.parent.name}" for path in sorted(folder.rglob("*.png"))]
         (here / "meta.csv").write_text("\n".join(["picture,y", *lines]))
         words = ("meta.csv", "--label", "y", "--file", "picture", "--root", folder, "--model", "mlp")
-    said = cli("fit", "erm", "--data", *words, "--steps", 30, "--batch-size", 8, "--device", "cpu")
-    (record,) = said.records(here / "runs" / "records.jsonl")
+    result = cli("fit", "erm", "--data", *words, "--steps", 30, "--batch-size", 8, "--device", "cpu")
+    (record,) = result.records(here / "runs" / "records.jsonl")
     (weights,) = (here / "runs").glob("*.safetensors")
     assert " " not in weights.name
     data = tuple(word for word in words if word not in ("--model", "mlp", "small-cnn"))
@@ -184,11 +182,11 @@ def test_own_data_go_all_the_way(cli: Cli, here: Path, csv: Cli, npz: Cli, folde
 
 
 def test_warning_of_ours_is_one_line(tiny_fit: Cli, here: Path) -> None:
-    said = tiny_fit("erm", "--lr", 1e-9, "-O", "width=1", "--seed", 0)
-    assert said.status == 0
-    (record,) = said.records(here / "runs" / "records.jsonl")
-    assert said.err.splitlines() == [f"spurless: warning: {text}" for text in record["warnings"]]
-    assert "predicts" in said.err
+    result = tiny_fit("erm", "--lr", 1e-9, "-O", "width=1", "--seed", 0)
+    assert result.status == 0
+    (record,) = result.records(here / "runs" / "records.jsonl")
+    assert result.err.splitlines() == [f"spurless: warning: {text}" for text in record["warnings"]]
+    assert "predicts" in result.err
 
 
 def test_interrupted_run_says_one_line_and_goes_on_to_the_same_weights(
@@ -198,7 +196,7 @@ def test_interrupted_run_says_one_line_and_goes_on_to_the_same_weights(
 
     words = ("--steps", 60, "--batch-size", 20)
     assert tiny_fit("erm", *words, "--out", "straight").status == 0
-    monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
+    monkeypatch.setattr(Checkpoints, "is_due", lambda *_: True)
 
     steps: list[int] = []
 
@@ -214,9 +212,9 @@ def test_interrupted_run_says_one_line_and_goes_on_to_the_same_weights(
     clock = SimpleNamespace(monotonic=iter(range(1, 10**6)).__next__, perf_counter=time.perf_counter)
     monkeypatch.setattr("spurless.train.run.time", clock)  # no step goes untold; others have the true time
     monkeypatch.setattr(import_module("spurless.cli.fit"), "progress_bar", lambda _: listening(20))
-    said = tiny_fit("erm", *words)
-    assert (said.status, said.out) == (130, "")
-    assert said.err == "spurless: stopped; the same command goes on where this one was.\n"
+    result = tiny_fit("erm", *words)
+    assert (result.status, result.out) == (130, "")
+    assert result.err == "spurless: stopped; run the same command to resume.\n"
     assert steps == list(range(1, 21))
     monkeypatch.setattr(import_module("spurless.cli.fit"), "progress_bar", lambda _: listening(99))
     again = tiny_fit("erm", *words)
@@ -243,8 +241,8 @@ def test_ctrl_c_lets_the_step_end_and_saves_it(tiny_fit: Cli, here: Path, monkey
     clock = SimpleNamespace(monotonic=iter(range(1, 10**6)).__next__, perf_counter=time.perf_counter)
     monkeypatch.setattr("spurless.train.run.time", clock)  # no step goes untold; others have the true time
     monkeypatch.setattr(import_module("spurless.cli.fit"), "progress_bar", listening)
-    said = tiny_fit("erm", *words)
-    assert (said.status, said.err) == (130, "spurless: stopped; the same command goes on where this one was.\n")
+    result = tiny_fit("erm", *words)
+    assert (result.status, result.err) == (130, "spurless: stopped; run the same command to resume.\n")
     assert tiny_fit("erm", *words).status == 0
     assert steps[19:21] == [20, 22]  # step 21 was made, and saved: half a minute had not gone by
     one, two = weights_in(here / "straight"), weights_in(here / "runs")
@@ -254,42 +252,43 @@ def test_ctrl_c_lets_the_step_end_and_saves_it(tiny_fit: Cli, here: Path, monkey
 def test_a_run_that_another_process_is_at_is_not_begun(
     tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spurless.core.reserve import reserved
+    from spurless.core.locks import lock_runs
 
-    module, told = import_module("spurless.cli.fit"), list[Any]()
+    module, facts = import_module("spurless.cli.fit"), list[Any]()
 
     def noted(*what: Any) -> Any:
-        told.append(what)
-        return reserved(*what)
+        facts.append(what)
+        return lock_runs(*what)
 
-    monkeypatch.setattr(module, "reserved", noted)
+    monkeypatch.setattr(module, "lock_runs", noted)
     assert tiny_fit("erm", "--steps", 5).status == 0
-    ((out, (key,)),) = told
+    ((out, (key,)),) = facts
     (here / "runs" / "records.jsonl").unlink()
     holder = (
-        "import sys\nfrom pathlib import Path\nfrom spurless.core.reserve import reserved\n"
-        f"with reserved(Path({str(here / out)!r}), [{key!r}]):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+        "import sys\nfrom pathlib import Path\nfrom spurless.core.locks import lock_runs\n"
+        f"with lock_runs(Path({str(here / out)!r}), [{key!r}]):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     command = [sys.executable, "-c", holder]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        said = tiny_fit("erm", "--steps", 5)
+        result = tiny_fit("erm", "--steps", 5)
         process.communicate("")
-    assert said.status == 2
-    assert "runs/records.jsonl: another process is at this run, and records it in the same file" in said.err
+    assert result.status == 2
+    assert "runs/records.jsonl: another process is working on this run" in result.err
     assert tiny_fit("erm", "--steps", 5).status == 0
     monkeypatch.setenv("LOCAL_RANK", "1")
     tiny_fit("erm", "--steps", 5)
-    assert told[-1][0] is None  # it is one of several that train together
+    assert facts[-1][0] is None  # it is one of several that train together
 
 
+@pytest.mark.slow
 def test_killed_run_goes_on_to_the_same_weights_and_one_record(tiny_fit: Cli, here: Path) -> None:
     """The kill comes from outside, at a step that the checkpoint decides."""
     words = ("fit", "erm", *TINY, "--steps", "4000", "--batch-size", "20", "--out", "killed")
     program = (
         "from spurless.train.checkpoint import Checkpoints\n"
-        "Checkpoints.due = lambda *_: True\n"
+        "Checkpoints.is_due = lambda *_: True\n"
         "from spurless.cli import main\n"
         "main()\n"
     )
@@ -315,6 +314,7 @@ def two_processes(here: Path, *words: str) -> Any:
     return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_two_processes_say_it_once_and_end_with_the_weights_of_one(tiny_fit: Cli, here: Path) -> None:
     words = ("--steps", "20", "--batch-size", "64")
     two = two_processes(here, *words, "--out", "two")
@@ -326,82 +326,84 @@ def test_two_processes_say_it_once_and_end_with_the_weights_of_one(tiny_fit: Cli
         assert torch.allclose(tensor, weights_in(here / "two")[name], atol=1e-5), name
 
 
-def test_two_processes_that_fail_say_one_line(here: Path) -> None:
-    said = two_processes(here, "--steps", "20", "--batch-size", "63")
-    assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == "spurless: the batch size must be a multiple of the number of devices (got 63 over 2).\n"
+@pytest.mark.slow
+def test_each_of_two_processes_that_fail_prints_its_rank(here: Path) -> None:
+    result = two_processes(here, "--steps", "20", "--batch-size", "63")
+    assert (result.returncode, result.stdout) == (2, "")
+    message = "the batch size must be a multiple of the number of devices (got 63 over 2)."
+    assert f"spurless: [rank 0] {message}\n" in result.stderr
+    lines = [f"spurless: [rank {rank}] {message}" for rank in range(2)]
+    assert set(result.stderr.splitlines()) <= set(lines)  # the first to exit may end the other
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_of_processes_that_fail_alike_whichever_is_first_says_it(
-    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("rank", "prefix"), [(None, "spurless:"), ("1", "spurless: [rank 1]")])
+def test_an_error_has_the_rank_of_its_process(
+    rank: str | None, prefix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """However long the other takes: nothing here is a matter of time."""
-    (tmp_path / "turn").touch()
-    monkeypatch.setenv(TURN, str(tmp_path / "turn"))
-    monkeypatch.setenv("LOCAL_RANK", rank)
-    gone = -1  # the other process, as it is found by one that comes later
-    for said in ("spurless: no such file.\n", ""):
-        with pytest.raises(SystemExit) as left:
-            import_module("spurless.cli")._leave("no such\n  file.", 2, gone)
-        assert (left.value.code, capsys.readouterr().err) == (2, said)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    with pytest.raises(SystemExit) as left:
+        import_module("spurless.cli")._leave("no such\n  file.", 2)
+    assert (left.value.code, capsys.readouterr().err) == (2, f"{prefix} no such file.\n")
 
 
 def test_coverage_is_recorded_printed_and_part_of_the_key(tiny_fit: Cli, here: Path) -> None:
     plain, shy = tiny_fit("erm"), tiny_fit("erm", "--coverage", "1,0.5", "--steps", 60)
     first, second = shy.records(here / "runs" / "records.jsonl")
     assert "if it may abstain" not in plain.out
-    assert "if it may abstain, by its score 'softmax'" in shy.out
+    assert "selective prediction by the score 'softmax'" in shy.out
     assert first["selective"] == {}
     assert [row["target"] for row in second["selective"]["rows"]] == [1.0, 0.5]
     assert second["metrics"]["error_at_50"] == second["selective"]["rows"][1]["error"]
-    told = json.loads(tiny_fit("erm", "--coverage", "1,0.5", "--steps", 60, "--json").out)
-    assert told["selective"] == second["selective"]
+    facts = json.loads(tiny_fit("erm", "--coverage", "1,0.5", "--steps", 60, "--json").out)
+    assert facts["selective"] == second["selective"]
     assert second["warnings"] == [line.removeprefix("spurless: warning: ") for line in shy.err.splitlines()]
 
 
 def test_the_weights_before_a_repair_are_kept_where_it_trained_them(tiny_fit: Cli, here: Path) -> None:
     erm = tiny_fit("erm", "--steps", 100, "--out", "erm")
-    said = tiny_fit("masktune", "--steps", 100)
-    (record,) = said.records(here / "runs" / "records.jsonl")
+    result = tiny_fit("masktune", "--steps", 100)
+    (record,) = result.records(here / "runs" / "records.jsonl")
     name = f"masktune-planted-seed0-{record['key'][:8]}"
     names = {path.name for path in (here / "runs").iterdir()}
     assert names == {"records.jsonl", f"{name}.safetensors", f"{name}-start.safetensors"}
-    assert f"those before the repair in runs/{name}-start.safetensors" in " ".join(said.out.split())
+    assert f"weights before the repair in runs/{name}-start.safetensors" in " ".join(result.out.split())
     begun, trained = load_file(here / "runs" / f"{name}-start.safetensors"), weights_in(here / "erm")
     assert all(torch.equal(begun[part], value) for part, value in trained.items())
     assert "before the repair" not in erm.out
     shown = tiny_fit("masktune", "--steps", 100)  # the same words: shown, not repeated, with both places
-    assert shown.out == said.out
+    assert shown.out == result.out
 
 
 def test_no_second_weights_where_the_user_brought_them(tiny_fit: Cli, here: Path) -> None:
     tiny_fit("erm", "--steps", 100, "--out", "erm")
     (weights,) = (here / "erm").glob("*.safetensors")
-    said = tiny_fit("masktune", "--weights", weights)
-    assert said.status == 0, said.err
+    result = tiny_fit("masktune", "--weights", weights)
+    assert result.status == 0, result.err
     assert len(list((here / "runs").glob("*.safetensors"))) == 1
-    assert "before the repair" not in said.out
+    assert "before the repair" not in result.out
 
 
 def test_what_was_mined_is_kept_and_given_to_another_method(
     tiny_fit: Cli, refused: Callable[..., None], here: Path
 ) -> None:
-    said = tiny_fit("dcwp", "--preset", "digits", "--out", "dcwp")
+    result = tiny_fit("dcwp", "--preset", "digits", "--out", "dcwp")
     (path,) = (here / "dcwp").glob("*-mined.npz")
-    assert f"what was mined in dcwp/{path.name}" in " ".join(said.out.split())
+    assert f"mined examples in dcwp/{path.name}" in " ".join(result.out.split())
     given = tiny_fit("group-dro", "--mined", path, "--out", "dro")
     plain = tiny_fit("group-dro", "--out", "dro")
     listed, known = given.records(here / "dro" / "records.jsonl")
     assert listed["key"] != known["key"]
-    assert "by a mined list: gce chose" in listed["warnings"][0]
+    assert "by mined examples: gce chose" in listed["warnings"][0]
     assert "mined in" not in plain.out
     again = tiny_fit("dcwp", "--preset", "digits", "--mined", path, "--out", "again")
-    (told,) = again.records(here / "again" / "records.jsonl")
-    assert told["config"]["mined"] == str(path)
-    assert "mine" not in told["seconds"]
-    refused("--mined: erm neither mines nor asks for groups", "fit", "erm", *TINY, "--mined", path)
-    refused("mined list was made from other data", "fit", "group-dro", "--mined", path)
+    (facts,) = again.records(here / "again" / "records.jsonl")
+    assert facts["config"]["mined"] == str(path)
+    assert "mine" not in facts["seconds"]
+    refused("--mined: erm neither mines", "fit", "erm", *TINY, "--mined", path)
+    refused("from other data", "fit", "group-dro", "--mined", path)
     refused("no such file", "fit", "group-dro", *TINY, "--mined", "gone.npz")
 
 
@@ -409,14 +411,14 @@ def test_what_was_mined_is_kept_and_given_to_another_method(
     ("words", "match"),
     [
         (("--coverage", "80"), r"80 is a percentage\. Write 0\.8\."),
-        (("--score", "softmax"), r"--score says how to abstain, and nothing may abstain\. Pass --coverage"),
+        (("--score", "softmax"), r"--score needs --coverage\. Pass --coverage"),
         (("--score", "sofmax", "--coverage", "0.8"), r"No score is called 'sofmax'\. Did you mean 'softmax'\?"),
         (
             ("--score", "product", "--coverage", "0.8"),
-            r"the score 'product' is of two models, and erm starts from none",
+            r"the score 'product' needs two models, but erm does not start from a trained one",
         ),
-        (("--score", "selector", "--coverage", "0.8"), r"the score 'selector' is learnt, and erm learns none"),
-        (("--select", "val-worst-inferred"), r"val-worst-inferred asks where a starting model was right, and erm"),
+        (("--score", "selector", "--coverage", "0.8"), r"the score 'selector' is trained, but erm does not train one"),
+        (("--select", "val-worst-inferred"), r"val-worst-inferred infers groups from a starting model, but erm"),
     ],
 )
 def test_abstaining_that_cannot_be_is_refused_and_nothing_is_written(
@@ -431,26 +433,23 @@ def test_weights_with_a_selector_are_not_repaired(refused: Callable[..., None], 
     refused(r"\.safetensors: the weights have a selector", "fit", "dfr", *TINY, "--weights", weights)
 
 
-def test_defaults_that_help_shows_are_those_of_the_loop() -> None:
+def test_every_training_setting_is_a_flag_with_its_default() -> None:
     import inspect
 
     from spurless.cli.fit import fit
     from spurless.train.config import TrainConfig
 
-    flags = inspect.signature(fit, eval_str=True).parameters
-    shown = {
-        name: flags[name].annotation.__metadata__[0].show_default
-        for name in vars(TrainConfig())
-        if name in flags and getattr(TrainConfig(), name) is not None
+    flags = inspect.signature(fit).parameters
+    shown = {name: flags[name].annotation.__metadata__[0].show_default for name in vars(TrainConfig())}
+    assert shown == {
+        name: str(value) if value not in (None, ()) else False for name, value in vars(TrainConfig()).items()
     }
-    assert shown == {name: str(getattr(TrainConfig(), name)) for name in shown}
-    assert len(shown) == 11
 
 
 def test_a_tracked_run_leaves_its_epochs_beside_its_record(tiny_fit: Cli, here: Path) -> None:
-    said = tiny_fit("erm", "--track", "csv")
-    (record,) = said.records(here / "runs" / "records.jsonl")
-    assert (said.status, said.err) == (0, "")
+    result = tiny_fit("erm", "--track", "csv")
+    (record,) = result.records(here / "runs" / "records.jsonl")
+    assert (result.status, result.err) == (0, "")
     place = here / "runs" / "track" / f"erm-planted-seed0-{record['key'][:8]}"
     header, *rows = (place / "metrics.csv").read_text().splitlines()
     assert "train/loss" in header
@@ -470,17 +469,17 @@ def test_a_tracker_that_is_none_is_refused_before_anything_is_done(
 def test_onnx_is_written_of_a_run_and_of_one_that_is_recorded(
     tiny_fit: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spurless.fixing import export
+    from spurless.models import export
 
-    def write(path: Path, model: torch.nn.Module, example: torch.Tensor) -> Path:
-        path.write_text(str(model(example).shape))
+    def write(path: Path, model: torch.nn.Module, example: torch.Tensor, *, compact: bool) -> Path:
+        path.write_text(f"{model(example).shape}{compact}")
         return path
 
     monkeypatch.setattr(export, "find_spec", lambda _: object())
     monkeypatch.setattr(export, "write_onnx", write)
-    for _ in range(2):
-        said = tiny_fit("erm", "-O", "width=6", "--onnx", "m.onnx")
-        assert said.out.strip().endswith(", ONNX in m.onnx")
-        assert (here / "m.onnx").read_text() == "torch.Size([2, 2])"
+    for compact in (False, True):
+        result = tiny_fit("erm", "-O", "width=6", "--onnx", "m.onnx", *(["--compact"] if compact else []))
+        assert result.out.strip().endswith(", ONNX in m.onnx")
+        assert (here / "m.onnx").read_text() == f"torch.Size([2, 2]){compact}"
         (here / "m.onnx").unlink()
-    assert len(said.records(here / "runs" / "records.jsonl")) == 1
+    assert len(result.records(here / "runs" / "records.jsonl")) == 1

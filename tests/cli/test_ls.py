@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from spurless.cli.ls import TABLES, options_of
+from spurless.cli.ls import TABLES, list_options
 
 Cli = Callable[..., Any]
 
 
 @pytest.mark.parametrize("what", TABLES)
 def test_table_fits_80_columns_and_breaks_no_name(cli: Cli, what: str) -> None:
-    said = cli("ls", what)
-    assert (said.status, said.err) == (0, "")
-    lines = said.out.splitlines()
+    result = cli("ls", what)
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
     assert max(map(len, lines)) <= 80
     starts = {line.split(" ")[0] for line in lines}
     for row in TABLES[what].rows():
@@ -28,7 +28,7 @@ def test_table_fits_80_columns_and_breaks_no_name(cli: Cli, what: str) -> None:
 def test_json_holds_all_that_the_table_shows(cli: Cli, what: str) -> None:
     rows = json.loads(cli("ls", what, "--json").out)
     assert rows == TABLES[what].rows()
-    assert all(set(TABLES[what].shown) <= set(row) for row in rows)
+    assert all(set(TABLES[what].columns) <= set(row) for row in rows)
 
 
 def test_methods_are_listed_unless_said_otherwise(cli: Cli) -> None:
@@ -52,7 +52,7 @@ def test_datasets_say_what_they_need_and_json_where_to_get_it(cli: Cli) -> None:
     assert (rows["planted"]["needs"], rows["planted"]["files"], rows["planted"]["obtain"]) == ("nothing", [], "")
     birds = rows["waterbirds"]
     assert birds["needs"] == "files"
-    assert birds["files"] == ["metadata.csv", "<species>/<image>.jpg"]
+    assert birds["files"] == ["metadata.csv", "*/*.jpg"]
     assert "waterbird_complete95_forest2water2" in birds["folders"]
     assert "group_DRO" in birds["obtain"]
     assert birds["download"] is False
@@ -62,14 +62,14 @@ def test_datasets_say_what_they_need_and_json_where_to_get_it(cli: Cli) -> None:
 
 
 def test_options_come_with_their_values() -> None:
-    from spurless.data.planted import PlantedConfig
+    from spurless.data.datasets.synthetic import PlantedConfig
 
-    assert options_of(PlantedConfig(core=3.0)).startswith("core=3.0, spurious=2.0, ")
+    assert list_options(PlantedConfig(core=3.0)).startswith("core=3.0, spurious=2.0, ")
 
 
 def test_every_question_is_listed_also_the_one_that_needs_masks(cli: Cli) -> None:
     from spurless.auditing import AUDITS
 
     rows = json.loads(cli("ls", "audits", "--json").out)
-    assert [row["audit"] for row in rows] == [*AUDITS, "swapped-backgrounds"]
-    assert rows[-1]["needs"] == "images, --masks"
+    assert [row["audit"] for row in rows] == list(AUDITS)
+    assert (rows[-1]["audit"], rows[-1]["needs"]) == ("swapped-backgrounds", "masks")

@@ -23,15 +23,16 @@ def test_fit_takes_it_and_repeats_nothing(cli: Cli, mine: Path, here: Path) -> N
     assert json.loads(cli(*words).out)["key"] != first["key"]
 
 
+@pytest.mark.slow
 def test_sweep_takes_it_in_processes_of_their_own(
     cli: Cli, mine: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(mine.parent)
-    said = cli(
+    result = cli(
         "sweep", "--over", "strength=0,1", "--method", "mine.py:Decoupling", "--data", "planted", *SMALL,
         "--steps", 12, "--seeds", 1, "--jobs", 2, "--out", here / "s",
     )  # fmt: skip
-    rows = said.records(here / "s" / "records.jsonl")
+    rows = result.records(here / "s" / "records.jsonl")
     assert [(row["method"], row["config"]["strength"]) for row in rows] == [("decoupling", 0), ("decoupling", 1)]
 
 
@@ -41,14 +42,14 @@ def test_bench_compares_it_with_the_library(cli: Cli, mine: Path, here: Path) ->
         f'[method.mine]\nmethod = "{mine}:Decoupling"\npreset = "strong"\n'
         "[dataset.planted]\noptions = {n_train = 120, n_val = 60, n_test = 60}\n"
     )
-    said = cli("bench", "plan.toml", "--device", "cpu", "--json")
-    (table,) = json.loads(said.out)["datasets"].values()
+    result = cli("bench", "plan.toml", "--device", "cpu", "--json")
+    (table,) = json.loads(result.out)["datasets"].values()
     assert [row["method"] for row in table] == ["erm", "mine"]
 
 
 def test_fix_repairs_with_it(cli: Cli, mine: Path, here: Path) -> None:
     cli("fit", "erm", "--data", "planted", *SMALL, "--steps", 30, "--quiet")
     (weights,) = (here / "runs").glob("erm-*.safetensors")
-    said = cli("fix", weights, "--data", "planted", *SMALL[:-4], "--method", f"{mine}:Repair", "--device", "cpu")
-    assert said.status in (0, 1), said.err
-    assert "train a trained model once more" in said.out
+    result = cli("fix", weights, "--data", "planted", *SMALL[:-4], "--method", f"{mine}:Repair", "--device", "cpu")
+    assert result.status in (0, 1), result.err
+    assert "train a trained model once more" in result.out

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spurless.core.findings import Audit, Finding
-from spurless.reporting.audit_words import write_json
+from spurless.reporting.audit_text import write_json
 
 Cli = Callable[..., Any]
 
@@ -15,8 +15,8 @@ Cli = Callable[..., Any]
 def test_page_is_made_from_files_and_folders(cli: Cli, tiny_fit: Cli, here: Path) -> None:
     assert tiny_fit("erm", "--out", "one").status == 0
     assert tiny_fit("group-dro", "--out", "two").status == 0
-    said = cli("report", "one/records.jsonl", "two", "--out", "deep/page.html", "--title", "Two <runs>")
-    assert (said.status, said.out, said.err) == (0, "deep/page.html\n", "")
+    result = cli("report", "one/records.jsonl", "two", "--out", "deep/page.html", "--title", "Two <runs>")
+    assert (result.status, result.out, result.err) == (0, "deep/page.html\n", "")
     page = (here / "deep" / "page.html").read_text()
     assert "Two &lt;runs&gt;" in page
     assert "Two <runs>" not in page
@@ -27,8 +27,9 @@ def test_torn_last_record_is_left_out(cli: Cli, tiny_fit: Cli, here: Path) -> No
     assert tiny_fit("erm").status == 0
     path = here / "runs" / "records.jsonl"
     path.write_text(path.read_text() + path.read_text()[:100])
-    said = cli("report", path, "--out", "page.html")
-    assert (said.status, said.err) == (0, f"spurless: warning: {path}, line 2 is cut short and was left out.\n")
+    result = cli("report", path, "--out", "page.html")
+    assert result.status == 0
+    assert result.err.startswith(f"spurless: warning: {path}, line 2 ")
 
 
 def test_an_audit_goes_on_the_same_page(cli: Cli, tiny_fit: Cli, here: Path) -> None:
@@ -37,9 +38,9 @@ def test_an_audit_goes_on_the_same_page(cli: Cli, tiny_fit: Cli, here: Path) -> 
     write_json(here / "audit.json", audit)
     assert cli("report", "runs", "--out", "page.html", "--audit", "audit.json").status == 0
     assert "Mistakes share grass" in (here / "page.html").read_text()
-    said = cli("report", "runs", "--audit", "runs/records.jsonl")
-    assert (said.status, said.out) == (2, "")
-    assert "this is no audit" in said.err
+    result = cli("report", "runs", "--audit", "runs/records.jsonl")
+    assert (result.status, result.out) == (2, "")
+    assert "not an audit" in result.err
 
 
 def test_records_are_not_replaced_by_their_page(cli: Cli, tiny_fit: Cli, here: Path) -> None:
@@ -47,7 +48,7 @@ def test_records_are_not_replaced_by_their_page(cli: Cli, tiny_fit: Cli, here: P
     path = here / "runs" / "records.jsonl"
     before = path.read_bytes()
     for records in (path, "runs"):
-        said = cli("report", records, "--out", "runs/records.jsonl")
-        assert said.status == 2
-        assert "this file is read, and would be written over" in said.err
+        result = cli("report", records, "--out", "runs/records.jsonl")
+        assert result.status == 2
+        assert "would be overwritten" in result.err
     assert path.read_bytes() == before

@@ -6,60 +6,60 @@ import pickle
 import pytest
 
 from spurless.core.errors import (
-    BadInput,
-    Diverged,
-    MissingAttributes,
-    MissingExtra,
+    DivergedError,
+    InputError,
+    MissingAttributesError,
+    MissingExtraError,
     SpurlessError,
-    UndeclaredUse,
-    UnknownName,
+    UndeclaredAccessError,
+    UnknownNameError,
     did_you_mean,
     first_line,
 )
 
 SENTENCES: list[tuple[SpurlessError, type[Exception], str]] = [
-    (BadInput("it is odd"), ValueError, "it is odd."),
-    (BadInput("it is odd", where="m.csv"), ValueError, "m.csv: it is odd."),
-    (BadInput("it is odd", expected=1), ValueError, "it is odd (expected 1)."),
-    (BadInput("it is odd", got=0), ValueError, "it is odd (got 0)."),
+    (InputError("it is odd"), ValueError, "it is odd."),
+    (InputError("it is odd", where="m.csv"), ValueError, "m.csv: it is odd."),
+    (InputError("it is odd", expected=1), ValueError, "it is odd (expected 1)."),
+    (InputError("it is odd", got=0), ValueError, "it is odd (got 0)."),
     (
-        BadInput("it is odd", where="row 3", expected="0 to 1", got=7, do="Fix it."),
+        InputError("it is odd", where="row 3", expected="0 to 1", got=7, hint="Fix it."),
         ValueError,
         "row 3: it is odd (expected 0 to 1, got 7). Fix it.",
     ),
     (
-        UnknownName("method", "groupdro", ["group-dro", "erm"]),
+        UnknownNameError("method", "groupdro", ["group-dro", "erm"]),
         KeyError,
         "No method is called 'groupdro'. Did you mean 'group-dro'? Known: erm, group-dro.",
     ),
-    (UnknownName("method", "x", []), KeyError, "No method is called 'x'. Known: none."),
+    (UnknownNameError("method", "x", []), KeyError, "No method is called 'x'. Known: none."),
     (
-        MissingAttributes("group-dro", "train"),
+        MissingAttributesError("group-dro", "train"),
         ValueError,
         "group-dro needs the attribute a of every example of the train split, but a is hidden or unknown (-1). "
         "Pass data with attributes.",
     ),
     (
-        MissingAttributes("group-dro", "train", ["jtt", "erm"]),
+        MissingAttributesError("group-dro", "train", ["jtt", "erm"]),
         ValueError,
         "group-dro needs the attribute a of every example of the train split, but a is hidden or unknown (-1). "
         "Pass data with attributes, or use a method that needs none: erm, jtt.",
     ),
-    (UndeclaredUse("The test split is never shown."), AttributeError, "The test split is never shown."),
+    (UndeclaredAccessError("The test split is never shown."), AttributeError, "The test split is never shown."),
     (
-        Diverged("erm", 40, 0.1),
+        DivergedError("erm", 40, 0.1),
         ArithmeticError,
         "Training 'erm' diverged: the loss was not finite by step 40 (learning rate 0.1). "
         "Lower the learning rate (--lr 0.01), clip gradients (--clip 1), or warm up (--warmup-steps 100).",
     ),
     (
-        Diverged("erm", 40, 0.1, "what the model says"),
+        DivergedError("erm", 40, 0.1, "what the model says"),
         ArithmeticError,
         "Training 'erm' diverged: what the model says was not finite by step 40 (learning rate 0.1). "
         "Lower the learning rate (--lr 0.01), clip gradients (--clip 1), or warm up (--warmup-steps 100).",
     ),
     (
-        MissingExtra("timm", "timm", "The model 'vit'"),
+        MissingExtraError("timm", "timm", "The model 'vit'"),
         ImportError,
         "The model 'vit' needs the package 'timm'. Install it with: pip install 'spurless[timm]'.",
     ),
@@ -86,7 +86,7 @@ def test_crosses_processes_unchanged(error: SpurlessError, kind: type[Exception]
 
 
 def test_a_note_crosses_too() -> None:
-    error = BadInput("it is odd")
+    error = InputError("it is odd")
     error.add_note("while reading seed 3")
     assert pickle.loads(pickle.dumps(error)).__notes__ == ["while reading seed 3"]
 

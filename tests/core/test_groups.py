@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from spurless.core.errors import BadInput, MissingAttributes
+from spurless.core.errors import InputError, MissingAttributesError
 from spurless.core.groups import Groups
 
 BIRDS = Groups(("landbird", "waterbird"), ("land", "water"))
@@ -61,14 +61,16 @@ def test_one_column_of_shape_n_1_is_the_column() -> None:
 
 @pytest.mark.parametrize("a", [[0, -1], [-1, -1]])
 def test_a_hidden_attribute_has_no_group(a: list[int]) -> None:
-    with pytest.raises(MissingAttributes, match=r"needs the attribute a of every example .* hidden or unknown \(-1\)"):
+    with pytest.raises(
+        MissingAttributesError, match=r"needs the attribute a of every example .* hidden or unknown \(-1\)"
+    ):
         BIRDS.encode(torch.tensor([0, 1]), torch.tensor(a))
 
 
 def test_one_hidden_column_hides_the_crossing() -> None:
     a = torch.tensor([[1, 1], [1, -1], [-1, 2]])
     assert FACES.known(a).tolist() == [True, False, False]
-    with pytest.raises(MissingAttributes, match="A group needs the attribute"):
+    with pytest.raises(MissingAttributesError, match="A group needs the attribute"):
         FACES.encode(torch.tensor([0, 0, 0]), a)
     assert FACES.membership(torch.tensor([0, 0, 0]), a).sum(dim=1).tolist() == [1, 0, 0]
 
@@ -100,7 +102,7 @@ def test_an_unknown_overlapping_attribute_leaves_the_known_ones() -> None:
     "groups", [BIRDS, FACES, TALK, Groups(("a", "b")), Groups.domains(("a", "b"), ("c", "d", "e"))]
 )
 def test_counts_are_the_sums_of_memberships(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spurless.core.groups.CHUNK", 7)
+    monkeypatch.setattr("spurless.core.groups.CHUNK_ROWS", 7)
     draw = torch.Generator().manual_seed(0)
     y = torch.randint(2, (60,), generator=draw)
     values = 1 if groups.overlap else len(groups.attributes) - 1
@@ -110,7 +112,7 @@ def test_counts_are_the_sums_of_memberships(groups: Groups, monkeypatch: pytest.
 
 
 def test_overlapping_groups_have_no_single_number() -> None:
-    with pytest.raises(BadInput, match=r"these groups overlap.*Use data.column\(NAME\)"):
+    with pytest.raises(InputError, match=r"these groups overlap.*Use data.column\(NAME\)"):
         TALK.encode(torch.tensor([0]), torch.tensor([[1, 0, 0]]))
 
 
@@ -122,7 +124,7 @@ def test_a_column_is_having_it_or_not() -> None:
 
 @pytest.mark.parametrize(("groups", "name"), [(TALK, "elderly"), (BIRDS, "land")])
 def test_only_an_overlapping_attribute_has_a_column(groups: Groups, name: str) -> None:
-    with pytest.raises(BadInput, match=f"no overlapping attribute is called '{name}'"):
+    with pytest.raises(InputError, match=f"unknown overlapping attribute '{name}'"):
         groups.column(name)
 
 
@@ -138,5 +140,5 @@ def test_domains_are_groups_whatever_the_label() -> None:
     assert groups.names == ("here", "there")
     assert groups.encode(y[:3], a[:3]).tolist() == [1, 1, 0]
     assert groups.membership(y, a).int().tolist() == [[0, 1], [0, 1], [1, 0], [0, 0]]
-    with pytest.raises(BadInput, match="these groups mix labels, so a group has no label"):
+    with pytest.raises(InputError, match="these groups mix labels, so a group has no label"):
         groups.decode(torch.tensor([0]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spurless.core.interrupts import Left, asked_to_stop, held_back, one_answer
+from spurless.core.interrupts import InterruptedAfterSave, defer_interrupt, freeze_stop_flag, stop_requested
 
 
 def press() -> None:
@@ -17,16 +17,16 @@ def press() -> None:
 def as_before() -> Any:
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert not asked_to_stop()
+    assert not stop_requested()
 
 
 def test_it_waits_for_the_end_of_the_block() -> None:
     done = list[str]()
 
-    @held_back()
+    @defer_interrupt()
     def block() -> None:
         press()
-        assert asked_to_stop()
+        assert stop_requested()
         done.append("the rest")
 
     with pytest.raises(KeyboardInterrupt):
@@ -37,7 +37,7 @@ def test_it_waits_for_the_end_of_the_block() -> None:
 def test_the_second_comes_at_once() -> None:
     done = list[str]()
 
-    @held_back()
+    @defer_interrupt()
     def block() -> None:
         press()
         done.append("between")
@@ -49,9 +49,9 @@ def test_the_second_comes_at_once() -> None:
     assert done == ["between"]
 
 
-@pytest.mark.parametrize("error", [Left(), ValueError("a reader died of it too")])
+@pytest.mark.parametrize("error", [InterruptedAfterSave(), ValueError("a reader died of it too")])
 def test_whatever_else_is_raised_then_is_the_interrupt(error: Exception) -> None:
-    @held_back()
+    @defer_interrupt()
     def block() -> None:
         press()
         raise error
@@ -61,16 +61,16 @@ def test_whatever_else_is_raised_then_is_the_interrupt(error: Exception) -> None
 
 
 def test_errors_without_it_are_their_own() -> None:
-    with pytest.raises(ValueError, match="mine"), held_back():
+    with pytest.raises(ValueError, match="mine"), defer_interrupt():
         raise ValueError("mine")
 
 
 def test_a_block_within_a_block_leaves_it_to_the_outer_one() -> None:
     done = list[str]()
 
-    @held_back()
+    @defer_interrupt()
     def block() -> None:
-        with held_back():
+        with defer_interrupt():
             press()
         done.append("within the outer one")
 
@@ -83,9 +83,9 @@ def test_who_listens_already_is_left_alone() -> None:
     heard = list[int]()
     before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
-        with held_back():
+        with defer_interrupt():
             press()
-            assert not asked_to_stop()
+            assert not stop_requested()
     finally:
         signal.signal(signal.SIGINT, before)
     assert heard == [signal.SIGINT]
@@ -95,13 +95,13 @@ def test_where_it_is_not_wanted_or_in_a_thread_it_does_nothing() -> None:
     seen = list[bool]()
 
     def look() -> None:
-        with held_back():
+        with defer_interrupt():
             seen.append(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    with held_back(False):
+    with defer_interrupt(False):
         look_here = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert seen == [True]
     assert look_here
@@ -110,13 +110,13 @@ def test_where_it_is_not_wanted_or_in_a_thread_it_does_nothing() -> None:
 def test_those_who_advance_together_get_one_answer() -> None:
     answers = list[bool]()
 
-    @held_back()
+    @defer_interrupt()
     def block() -> None:
-        with one_answer():
-            answers.append(asked_to_stop())
+        with freeze_stop_flag():
+            answers.append(stop_requested())
             press()
-            answers.append(asked_to_stop())
-        answers.append(asked_to_stop())
+            answers.append(stop_requested())
+        answers.append(stop_requested())
 
     with pytest.raises(KeyboardInterrupt):
         block()

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from spurless.core import records
-from spurless.core.errors import BadInput, SpurlessWarning
-from spurless.core.records import GroupRow, Record, append, read, read_all
+from spurless.core.errors import InputError, SpurlessWarning
+from spurless.core.records import GroupRow, Record, append_record, read_record_files, read_records
+from spurless.methods import METHODS
 
 ROWS = (GroupRow("land, sea", 4, 0.25, 0.05, 0.7, 9), GroupRow("water, sea", 0, None, None, None))
 
@@ -44,7 +45,7 @@ def lines(*seeds: int) -> bytes:
 
 
 def seeds_in(path: Path) -> list[int]:
-    return [found.seed for found in read(path, to_continue=True)]
+    return [found.seed for found in read_records(path, to_continue=True)]
 
 
 # what a record is
@@ -52,9 +53,20 @@ def seeds_in(path: Path) -> list[int]:
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     first = record(3, warnings=("small group",), history=({"epoch": 0, "loss": 0.5},), commit="abc+", peak_memory=7)
-    append(tmp_path / "r.jsonl", first)
-    append(tmp_path / "r.jsonl", record(4))
-    assert read(tmp_path / "r.jsonl") == [first, record(4)]
+    append_record(tmp_path / "r.jsonl", first)
+    append_record(tmp_path / "r.jsonl", record(4))
+    assert read_records(tmp_path / "r.jsonl") == [first, record(4)]
+
+
+def test_old_names_of_methods_are_read_as_the_new_ones() -> None:
+    assert Record.from_json(record(method="watched-erm").to_json()).method == "erm-loss-ratio"
+    assert set(records.RENAMED.values()) <= set(METHODS)
+    assert not set(records.RENAMED) & set(METHODS)
+
+
+def test_a_record_has_a_display_name() -> None:
+    assert (record().display_name, record(title="ERM").display_name) == ("erm", "ERM")
+    assert Record.from_json(record(title="ERM").to_json()).title == "ERM"
 
 
 def test_a_number_that_json_lacks_becomes_null() -> None:
@@ -82,8 +94,8 @@ def test_numbers_of_numpy_stay_numbers() -> None:
 
 def test_a_file_name_that_is_no_text_can_be_recorded(tmp_path: Path) -> None:
     command = os.fsdecode(b"spurless fit caf\xe9.csv")  # Latin-1: a lone surrogate in Python
-    append(tmp_path / "r.jsonl", record(command=command))
-    assert read(tmp_path / "r.jsonl")[0].command == command
+    append_record(tmp_path / "r.jsonl", record(command=command))
+    assert read_records(tmp_path / "r.jsonl")[0].command == command
 
 
 # what a file may hold
@@ -92,7 +104,7 @@ def test_a_file_name_that_is_no_text_can_be_recorded(tmp_path: Path) -> None:
 def test_blank_lines_are_passed_over_and_an_empty_file_has_no_records(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(b"")
-    assert read(path) == []
+    assert read_records(path) == []
     path.write_bytes(b"\n" + lines(1) + b"\n\n" + lines(2))
     assert seeds_in(path) == [1, 2]
 
@@ -100,7 +112,7 @@ def test_blank_lines_are_passed_over_and_an_empty_file_has_no_records(tmp_path: 
 def test_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(lines(1).replace(b'{"method"', b'{"planet":"earth","method"', 1))
-    assert read(path) == [record(1)]
+    assert read_records(path) == [record(1)]
 
 
 @pytest.mark.parametrize(
@@ -114,14 +126,14 @@ def test_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
         (b'{"schema": 1}', "line 2: the record is incomplete: 'groups'"),
         (b'{"schema": 1, "groups": [{"name": "x"}]}', "line 2: the record is incomplete: "),
         (b'{"schema": 1, "groups": [], "warnings": [], "history": []}', "line 2: the record is incomplete: "),
-        (b'{"schema": 1, "groups": null}', "line 2: 'groups' of the record is of the wrong kind (expected a list, got"),
+        (b'{"schema": 1, "groups": null}', "line 2: 'groups' of the record has the wrong type (expected a list, got"),
     ],
 )
 def test_a_corrupt_line_in_the_middle_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(lines(1) + line + b"\n" + lines(3))
-    with pytest.raises(BadInput) as caught:
-        read(path)
+    with pytest.raises(InputError) as caught:
+        read_records(path)
     assert str(caught.value).startswith(f"{path}, {message}")
 
 
@@ -130,26 +142,26 @@ def test_a_field_of_the_wrong_kind_is_named_whichever_it_is() -> None:
     for name in whole:
         if name not in ("schema", "commit", "peak_memory", "selective"):
             with pytest.raises(
-                BadInput, match=rf"x: '{name}' of the record is of the wrong kind \(expected .*, got null"
+                InputError, match=rf"x: '{name}' of the record has the wrong type \(expected .*, got null"
             ):
                 Record.from_json(json.dumps({**whole, name: None}), "x")
 
 
 def test_says_which_file_is_missing_or_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"r.jsonl: no such file \(expected a records.jsonl written by spurless\)"):
-        read(tmp_path / "r.jsonl")
-    with pytest.raises(BadInput, match="the file cannot be read: Is a directory"):
-        read(tmp_path)
+    with pytest.raises(InputError, match=r"r.jsonl: no such file \(expected a records.jsonl written by spurless\)"):
+        read_records(tmp_path / "r.jsonl")
+    with pytest.raises(InputError, match="the file cannot be read: Is a directory"):
+        read_records(tmp_path)
 
 
 def test_a_folder_stands_for_its_files_in_order(tmp_path: Path) -> None:
     for name, seed in (("b.jsonl", 2), ("a.jsonl", 1), ("c.txt", 9)):
-        append(tmp_path / name, record(seed))
-    assert [found.seed for found in read_all([tmp_path, str(tmp_path / "b.jsonl")])] == [1, 2, 2]
+        append_record(tmp_path / name, record(seed))
+    assert [found.seed for found in read_record_files([tmp_path, str(tmp_path / "b.jsonl")])] == [1, 2, 2]
 
 
 def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
-    append(str(tmp_path / "runs" / "today" / "r.jsonl"), record(1))
+    append_record(str(tmp_path / "runs" / "today" / "r.jsonl"), record(1))
     assert seeds_in(tmp_path / "runs" / "today" / "r.jsonl") == [1]
 
 
@@ -158,10 +170,10 @@ def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
 # up to 100 kB a line, so that no write is a single page
 FIFTY = """
 import sys
-from spurless.core.records import Record, append
+from spurless.core.records import Record, append_record
 for i in range(50):
     record = Record("erm", int(sys.argv[2]) + i, {}, {}, {}, {}, {}, "last", (), {}, {}, command="x" * (2000 * i))
-    append(sys.argv[1], record)
+    append_record(sys.argv[1], record)
 """
 
 
@@ -183,7 +195,7 @@ def test_a_last_line_torn_anywhere_is_skipped_by_read_and_repaired_by_append(tmp
     for cut in range(len(torn)):  # every prefix but the whole line, also within a letter
         path.write_bytes(whole + torn[:cut])
         assert seeds_in(path) == [1], cut
-        append(path, record(3))
+        append_record(path, record(3))
         assert path.read_bytes() == lines(1, 3), cut
 
 
@@ -191,7 +203,7 @@ def test_a_last_line_that_lost_only_its_newline_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(lines(1, 2)[:-1])
     assert seeds_in(path) == [1, 2]
-    append(path, record(3))
+    append_record(path, record(3))
     assert path.read_bytes() == lines(1, 2, 3)
 
 
@@ -199,7 +211,7 @@ def test_a_torn_first_line_leaves_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(lines(1)[:50])
     assert seeds_in(path) == []
-    append(path, record(2))
+    append_record(path, record(2))
     assert seeds_in(path) == [2]
 
 
@@ -209,24 +221,24 @@ def test_a_reader_is_told_of_a_last_line_that_is_cut_short_and_who_continues_is_
 ) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(lines(1, 2) + tail)
-    with pytest.warns(SpurlessWarning, match=r"r\.jsonl, line 3 is cut short and was left out"):
-        assert [found.seed for found in read(path)] == [1, 2]
-    assert len(read(path, to_continue=True)) == 2
+    with pytest.warns(SpurlessWarning, match=r"r\.jsonl, line 3 is incomplete and was left out"):
+        assert [found.seed for found in read_records(path)] == [1, 2]
+    assert len(read_records(path, to_continue=True)) == 2
     assert not recwarn.list
 
 
 @pytest.mark.parametrize("text", [b"a,b\n1,2\n", b"a,b", b"<!doctype html>", b'[{"schema": 1}'])
 def test_a_file_of_something_else_is_not_taken_for_a_torn_one(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "r.jsonl").write_bytes(text)
-    with pytest.raises(BadInput, match=r"line 1: the line is not JSON"):
-        read(tmp_path / "r.jsonl", to_continue=True)
+    with pytest.raises(InputError, match=r"line 1: the line is not JSON"):
+        read_records(tmp_path / "r.jsonl", to_continue=True)
 
 
 @pytest.mark.parametrize("size", [(1 << 16) - 1, 1 << 16, 200_000])
 def test_a_torn_line_longer_than_a_block_is_cut_whole(tmp_path: Path, size: int) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(lines(1) + b'{"' + b"x" * (size - 2))
-    append(path, record(2))
+    append_record(path, record(2))
     assert path.read_bytes() == lines(1, 2)
 
 
@@ -234,7 +246,7 @@ def test_zeros_left_by_a_power_cut_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(lines(1) + b"\0" * 512)
     assert seeds_in(path) == [1]
-    append(path, record(2))
+    append_record(path, record(2))
     assert path.read_bytes() == lines(1, 2)
 
 
@@ -242,10 +254,10 @@ def test_zeros_left_by_a_power_cut_are_cut(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from spurless.core.records import Record, append
+from spurless.core.records import Record, append_record
 path, seed = sys.argv[1], int(sys.argv[2])
 while True:
-    append(path, Record("erm", seed, {}, {}, {}, {}, {}, "last", (), {}, {}, command="x" * 200_000))
+    append_record(path, Record("erm", seed, {}, {}, {}, {}, {}, "last", (), {}, {}, command="x" * 200_000))
     print(seed, flush=True)  # acknowledged
     seed += 1
 """
@@ -272,7 +284,7 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
         found = seeds_in(path)
         assert set(acknowledged) <= set(found)
         assert len(found) == len(set(found))
-    append(path, record(-1))
+    append_record(path, record(-1))
     assert seeds_in(path)[-1] == -1
 
 
@@ -285,10 +297,10 @@ def is_full(path: Path) -> bool:
 
 @pytest.mark.skipif(not is_full(Path("/dev/full")), reason="needs the device /dev/full")
 def test_a_full_disk_is_one_sentence() -> None:
-    with pytest.raises(BadInput) as caught:
-        append("/dev/full", record())
+    with pytest.raises(InputError) as caught:
+        append_record("/dev/full", record())
     assert str(caught.value) == (
-        "/dev/full: cannot write here: No space left on device. Choose another place with --out, or free some space."
+        "/dev/full: cannot write here: No space left on device. Choose another path with --out, or free some space."
     )
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__  # no traceback of the OSError behind it
@@ -296,14 +308,14 @@ def test_a_full_disk_is_one_sentence() -> None:
 
 LIMITED = """
 import resource, sys
-from spurless.core.errors import BadInput
-from spurless.core.records import Record, append
+from spurless.core.errors import InputError
+from spurless.core.records import Record, append_record
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 for seed in range(10):
     record = Record("erm", seed, {}, {}, {}, {}, {}, "last", (), {}, {}, command="x" * 30_000)
     try:
-        append(sys.argv[1], record)
-    except BadInput as error:
+        append_record(sys.argv[1], record)
+    except InputError as error:
         print(seed, error)
         break
 """
@@ -313,22 +325,22 @@ def test_a_write_that_the_system_cuts_short_leaves_whole_records(tmp_path: Path)
     # three records of 30 kB fit in 100 kB; the system takes a part of the fourth before it refuses
     path = tmp_path / "r.jsonl"
     done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"3 {path}: cannot write here: File too large. Choose another place")
+    assert done.stdout.startswith(f"3 {path}: cannot write here: File too large. Choose another path")
     assert path.read_bytes().endswith(b"}\n")
     assert seeds_in(path) == [0, 1, 2]
 
 
 def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.jsonl"
-    append(path, record(1))
+    append_record(path, record(1))
 
     def half(descriptor: int, data: bytes) -> None:
         os.write(descriptor, data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(records, "_write_all", half)
-    with pytest.raises(BadInput, match="No space left on device"):
-        append(path, record(2))
+    with pytest.raises(InputError, match="No space left on device"):
+        append_record(path, record(2))
     assert path.read_bytes() == lines(1)
 
 
@@ -340,8 +352,8 @@ def test_a_repair_that_fails_is_a_sentence_too(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(records, "_write_all", full)
-    with pytest.raises(BadInput, match="cannot write here: No space left on device"):
-        append(path, record(2))
+    with pytest.raises(InputError, match="cannot write here: No space left on device"):
+        append_record(path, record(2))
     assert path.read_bytes() == lines(1)[:-1]
 
 
@@ -350,25 +362,25 @@ def test_a_sync_that_fails_takes_the_record_back(tmp_path: Path, monkeypatch: py
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(BadInput, match="cannot write here: Input/output error"):
-        append(tmp_path / "r.jsonl", record(1))
+    with pytest.raises(InputError, match="cannot write here: Input/output error"):
+        append_record(tmp_path / "r.jsonl", record(1))
     assert (tmp_path / "r.jsonl").read_bytes() == b""
 
 
 def test_a_device_that_cannot_be_synced_is_written_all_the_same() -> None:
-    append("/dev/null", record())
+    append_record("/dev/null", record())
 
 
 @pytest.mark.parametrize("under", ["r.jsonl", "deep/r.jsonl"])
 def test_a_path_under_a_file_is_refused(tmp_path: Path, under: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match=r"r.jsonl: cannot write here: (Not a directory|File exists)"):
-        append(tmp_path / "file" / under, record())
+    with pytest.raises(InputError, match=r"r.jsonl: cannot write here: (Not a directory|File exists)"):
+        append_record(tmp_path / "file" / under, record())
 
 
 def test_a_folder_is_no_place_for_a_record(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot write here: Is a directory"):
-        append(tmp_path, record())
+    with pytest.raises(InputError, match="cannot write here: Is a directory"):
+        append_record(tmp_path, record())
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -379,10 +391,10 @@ def test_no_file_stays_open_whether_an_append_succeeds_or_fails(
         raise OSError(5, "Input/output error")
 
     before = len(list(Path("/proc/self/fd").iterdir()))
-    append(tmp_path / "r.jsonl", record(1))
+    append_record(tmp_path / "r.jsonl", record(1))
     monkeypatch.setattr(records, "_sync", broken)
-    with pytest.raises(BadInput, match="Input/output error"):
-        append(tmp_path / "r.jsonl", record(2))
+    with pytest.raises(InputError, match="Input/output error"):
+        append_record(tmp_path / "r.jsonl", record(2))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

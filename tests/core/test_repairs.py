@@ -2,29 +2,31 @@
 
 from typing import Any, cast
 
-from spurless.core.repairs import FATES, Attempt, Choice, Measure, Repair, Score
+from spurless.core.repairs import OUTCOMES, Accuracy, Attempt, Choice, Repair, RepairScore
 
 
-def measure(value: float) -> Measure:
-    return Measure(value, value, value, 10)
+def measure(value: float) -> Accuracy:
+    return Accuracy(value, value, value, 10)
 
 
 AVERAGE, BALANCED, CLASS, INFERRED, GROUP = (measure(value) for value in (0.9, 0.85, 0.8, 0.3, 0.5))
 
 
 def test_the_criterion_never_looks_at_attributes_and_the_aims_do_where_they_are_known() -> None:
-    blind = Score(AVERAGE, BALANCED, CLASS)
-    assert (blind.criterion, blind.aims) == (CLASS, {"the worst class": 0.8, "the balanced accuracy": 0.85})
-    suspected = Score(AVERAGE, BALANCED, CLASS, INFERRED)
+    blind = RepairScore(AVERAGE, BALANCED, CLASS)
+    assert (blind.criterion, blind.targets) == (CLASS, {"the worst class": 0.8, "the balanced accuracy": 0.85})
+    suspected = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED)
     assert suspected.criterion == CLASS
-    assert suspected.aims == {**blind.aims, "the worst inferred group": 0.3}
-    known = Score(AVERAGE, BALANCED, CLASS, INFERRED, GROUP)
-    assert (known.criterion, known.aims) == (CLASS, {"the worst group": 0.5})
+    assert suspected.targets == {**blind.targets, "the worst inferred group": 0.3}
+    known = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED, GROUP)
+    assert (known.criterion, known.targets) == (CLASS, {"the worst group": 0.5})
 
 
 def raised(average: float, balanced: float, worst: float, inferred: float) -> str | None:
-    old = Score(AVERAGE, BALANCED, CLASS, INFERRED)
-    return Score(measure(average), measure(balanced), measure(worst), measure(inferred)).raised_over(old, 0.02)
+    old = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED)
+    return RepairScore(measure(average), measure(balanced), measure(worst), measure(inferred)).best_improvement(
+        old, 0.02
+    )
 
 
 def test_what_rises_is_the_aim_that_rises_most() -> None:
@@ -37,10 +39,10 @@ def test_what_rises_is_the_aim_that_rises_most() -> None:
 def test_a_rise_must_be_more_than_the_average_falls() -> None:
     assert raised(0.8, 0.94, 0.89, 0.39) is None  # 9 points gained, 10 paid
     assert raised(0.8, 0.85, 0.95, 0.3) == "the worst class"
-    known = Score(AVERAGE, BALANCED, CLASS, INFERRED, GROUP)
-    assert Score(AVERAGE, AVERAGE, measure(0.9), measure(0.9), measure(0.4)).raised_over(known, 0.02) is None
-    worse_without = Score(AVERAGE, measure(0.1), measure(0.1), measure(0.1), measure(0.6))
-    assert worse_without.raised_over(known, 0.02) == "the worst group"
+    known = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED, GROUP)
+    assert RepairScore(AVERAGE, AVERAGE, measure(0.9), measure(0.9), measure(0.4)).best_improvement(known, 0.02) is None
+    worse_without = RepairScore(AVERAGE, measure(0.1), measure(0.1), measure(0.1), measure(0.6))
+    assert worse_without.best_improvement(known, 0.02) == "the worst group"
 
 
 def test_what_stands_in_for_groups_may_not_rise_at_the_cost_of_a_class() -> None:
@@ -56,7 +58,9 @@ def test_the_choice_is_what_was_taken_else_what_came_first_else_nothing() -> Non
     nothing = cast(Any, None)
 
     def repair(*tried: Attempt) -> Repair:
-        return Repair(False, (), nothing, nothing, (Score(AVERAGE, BALANCED, CLASS),) * 2, nothing, tried=tried)
+        return Repair(
+            False, (), nothing, nothing, (RepairScore(AVERAGE, BALANCED, CLASS),) * 2, nothing, attempts=tried
+        )
 
     assert repair(first, taken, second).why == "because self"
     assert repair(first, second).why == "because afr"
@@ -65,4 +69,4 @@ def test_the_choice_is_what_was_taken_else_what_came_first_else_nothing() -> Non
 
 
 def test_every_fate_has_its_words() -> None:
-    assert len(set(FATES.values())) == len(FATES) == 5
+    assert len(set(OUTCOMES.values())) == len(OUTCOMES) == 5

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.seeds import Seeds
 
 
@@ -37,7 +37,7 @@ def test_a_whole_number_is_the_same_seed_whoever_made_it() -> None:
     for seed in (np.int64(3), torch.tensor(3)):
         assert (Seeds(seed), Seeds(seed).number("x")) == (Seeds(3), Seeds(3).number("x"))  # type: ignore[arg-type]
     for wrong in ("3", 3.0, None):
-        with pytest.raises(BadInput, match=r"a seed must be a whole number \(got "):
+        with pytest.raises(InputError, match=r"the seed must be an integer \(got "):
             Seeds(wrong)  # type: ignore[arg-type]
 
 
@@ -61,20 +61,20 @@ def test_a_child_has_streams_of_its_own() -> None:
 
 def test_borrowing_puts_the_global_generator_back() -> None:
     before = torch.get_rng_state()
-    with Seeds(0).borrowed("init"):
+    with Seeds(0).seed_global_rng("init"):
         torch.rand(100)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_borrowing_puts_it_back_when_the_body_raises() -> None:
     before = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), Seeds(0).borrowed("init"):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), Seeds(0).seed_global_rng("init"):
         torch.rand(2, 3) @ torch.rand(2, 3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def weights(seed: int, *purpose: object) -> Tensor:
-    with Seeds(seed).borrowed(*purpose):
+    with Seeds(seed).seed_global_rng(*purpose):
         return nn.Linear(3, 2).weight.detach().clone()
 
 
@@ -94,7 +94,7 @@ def test_borrowing_a_gpu_puts_its_generator_back(name: str) -> None:
     before = torch.cuda.get_rng_state(device)
     drawn = []
     for _ in range(2):
-        with Seeds(0).borrowed("dropout", device=device):
+        with Seeds(0).seed_global_rng("dropout", device=device):
             drawn.append(torch.rand(4, device=device))
     assert torch.equal(*drawn)
     assert torch.equal(torch.cuda.get_rng_state(device), before)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from spurless.core.errors import UnknownName
+from spurless.core.errors import UnknownNameError
 from spurless.data.transforms import (
-    Batched,
-    Chain,
+    Compose,
     Normalise,
+    PerExample,
     RandomAffine,
     RandomCrop,
     RandomFlip,
@@ -48,13 +48,13 @@ def test_crops_are_shifts_and_each_example_has_its_own() -> None:
 
 
 def test_a_chain_is_static_only_if_every_part_is() -> None:
-    assert Chain((RandomFlip(), RandomCrop())).static
-    assert not Chain((RandomFlip(), lambda x: x)).static
-    assert not Chain((RandomFlip(), Batched(lambda x: x))).static
+    assert Compose((RandomFlip(), RandomCrop())).static
+    assert not Compose((RandomFlip(), lambda x: x)).static
+    assert not Compose((RandomFlip(), PerExample(lambda x: x))).static
 
 
 def test_a_chain_applies_its_parts_in_order() -> None:
-    assert Chain((lambda x: x + 1, lambda x: x * 2))(torch.ones(1)).tolist() == [4.0]
+    assert Compose((lambda x: x + 1, lambda x: x * 2))(torch.ones(1)).tolist() == [4.0]
 
 
 def test_a_foreign_transform_meets_one_example_at_a_time() -> None:
@@ -64,15 +64,15 @@ def test_a_foreign_transform_meets_one_example_at_a_time() -> None:
         seen.append(tuple(x.shape))
         return x
 
-    Batched(watch)(torch.zeros(3, 1, 2, 2))
+    PerExample(watch)(torch.zeros(3, 1, 2, 2))
     assert seen == [(1, 2, 2)] * 3
 
 
 def test_an_augmentation_has_a_name() -> None:
     assert augmentation("none", 32) is None
     assert augmentation("flip", 32) == RandomFlip()
-    assert augmentation("crop-flip", 32) == Chain((RandomCrop(4), RandomFlip()))
-    with pytest.raises(UnknownName, match=r"No augmentation is called 'flop'\. Did you mean 'flip'"):
+    assert augmentation("crop-flip", 32) == Compose((RandomCrop(4), RandomFlip()))
+    with pytest.raises(UnknownNameError, match=r"No augmentation is called 'flop'\. Did you mean 'flip'"):
         augmentation("flop", 32)
 
 
@@ -132,4 +132,4 @@ def test_an_affine_map_turns_and_shifts_each_image_by_its_own_draw() -> None:
 
 
 def test_turn_is_masktunes_augmentation_of_cifar10() -> None:
-    assert augmentation("turn", 32) == Chain((RandomFlip(), RandomAffine(15.0, 0.1)))
+    assert augmentation("turn", 32) == Compose((RandomFlip(), RandomAffine(15.0, 0.1)))

@@ -7,24 +7,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.data import load
 from spurless.explain.cam import (
     activations_and_gradients,
-    by_mean,
-    by_share,
-    coarse_map,
-    enlarged,
+    compute_coarse_map,
     gradcam,
-    unit_range,
+    gradcam_weights,
+    resize_maps,
+    scale_to_unit_range,
     xgradcam,
+    xgradcam_weights,
 )
-from spurless.explain.target import NoMap, Target, find_target
+from spurless.explain.target_layer import NoFeatureMapError, TargetLayer, find_target_layer
+from spurless.fitting import fit
 from spurless.models import build
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 NetMaker = Callable[[], tuple[nn.Module, nn.Module, Any]]
 
@@ -47,17 +47,17 @@ def test_xgradcam_on_paper() -> None:
     # w_1 = (1*1 + 2*4) / 10 = 0.9, w_2 = -5*1 / 10 = -0.5
     # 0.9 * [1, 2, 3, 4] - 0.5 * [4, 3, 2, 1] = [-1.1, 0.3, 1.7, 3.1]
     expected = torch.tensor([[[0.0, 0.3], [1.7, 3.1]]])
-    activations, gradients = activations_and_gradients(on_paper(), X, None, Target("backbone.1"))
+    activations, gradients = activations_and_gradients(on_paper(), X, None, TargetLayer("backbone.1"))
     assert activations.tolist() == [[[[1.0, 2.0], [3.0, 4.0]], [[4.0, 3.0], [2.0, 1.0]]]]
     assert gradients.tolist() == [[[[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, -5.0]]]]
-    torch.testing.assert_close(coarse_map(activations, gradients, by_share), expected)
+    torch.testing.assert_close(compute_coarse_map(activations, gradients, xgradcam_weights), expected)
     torch.testing.assert_close(xgradcam(on_paper(), X), expected / 3.1)
 
 
 def test_gradcam_on_paper() -> None:
     # w_1 = 3/4, w_2 = -5/4: 0.75 * [1, 2, 3, 4] - 1.25 * [4, 3, 2, 1] = [-4.25, -2.25, -0.25, 1.75]
-    activations, gradients = activations_and_gradients(on_paper(), X, None, Target("backbone.1"))
-    assert by_mean(activations, gradients).tolist() == [[0.75, -1.25]]
+    activations, gradients = activations_and_gradients(on_paper(), X, None, TargetLayer("backbone.1"))
+    assert gradcam_weights(activations, gradients).tolist() == [[0.75, -1.25]]
     torch.testing.assert_close(gradcam(on_paper(), X), torch.tensor([[[0.0, 0.0], [0.0, 1.0]]]))
 
 
@@ -99,6 +99,7 @@ def _tokens(grid: tuple[int, int]) -> Callable[[Tensor], Tensor]:
     return lambda tokens: tokens[:, 1:].reshape(len(tokens), *grid, -1).permute(0, 3, 1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "size", "given"),
     [
@@ -120,15 +121,15 @@ def test_the_maps_of_pytorch_grad_cam(make: NetMaker, size: tuple[int, int], giv
     x = torch.randn(3, 3, *size, dtype=next(net.parameters()).dtype)
     target = torch.tensor([6, 0, 3]) if given else None
     classes = None if target is None else [ClassifierOutputTarget(int(t)) for t in target]
-    at = activations_and_gradients(model, x, target, find_target(model, x))
-    for draw, weigh, theirs in ((xgradcam, by_share, "XGradCAM"), (gradcam, by_mean, "GradCAM")):
+    at = activations_and_gradients(model, x, target, find_target_layer(model, x))
+    for draw, weigh, theirs in ((xgradcam, xgradcam_weights, "XGradCAM"), (gradcam, gradcam_weights, "GradCAM")):
         with getattr(package, theirs)(net, [layer], tokens) as cam:
             expected = torch.from_numpy(cam(x, classes))
             kept = cam.activations_and_grads
             raw = cam.get_cam_image(x, layer, classes, kept.activations[0].numpy(), kept.gradients[0].numpy())
         assert (expected.amax(dim=(1, 2)) > 0.9).sum() >= 2  # most of the maps show something
         torch.testing.assert_close(draw(model, x, target).float(), expected, rtol=0, atol=1e-5)
-        coarse = coarse_map(*at, weigh)
+        coarse = compute_coarse_map(*at, weigh)
         scale = float(coarse.max())
         torch.testing.assert_close(coarse / scale, torch.from_numpy(raw).clamp(min=0) / scale, rtol=0, atol=1e-5)
 
@@ -138,7 +139,7 @@ def test_enlarging_is_that_of_opencv() -> None:
     coarse = torch.rand(1, 5, 3)
     for size in ((28, 28), (40, 18), (3, 2)):
         expected = torch.from_numpy(cv2.resize(coarse[0].numpy(), size[::-1]))
-        torch.testing.assert_close(enlarged(coarse, size)[0], expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(resize_maps(coarse, size)[0], expected, rtol=0, atol=1e-5)
 
 
 def test_a_map_does_not_depend_on_the_batch_it_is_drawn_in(warm: Classifier) -> None:
@@ -174,7 +175,7 @@ def test_the_model_is_left_as_it_was(warm: Classifier) -> None:
     grads = [torch.clone(p.grad) for p in model.parameters() if p.grad is not None]
     of_x = torch.clone(x.grad) if x.grad is not None else None
     xgradcam(model, x)
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         xgradcam(model, x, torch.tensor([9, 9, 9, 9]))  # no such class: found out after the forward pass
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert [m.training for m in model.modules()] == modes
@@ -231,7 +232,7 @@ def test_dead_and_constant_activations_are_cold_and_not_nan() -> None:
         )
     one = on_paper()
     assert xgradcam(one, torch.full((1, 1, 2, 2), 2.5), torch.tensor([0])).eq(0).all()  # the same heat everywhere
-    assert unit_range(torch.zeros(2, 3, 3)).eq(0).all()
+    assert scale_to_unit_range(torch.zeros(2, 3, 3)).eq(0).all()
 
 
 def test_a_layer_that_is_written_into_or_runs_twice() -> None:
@@ -239,13 +240,13 @@ def test_a_layer_that_is_written_into_or_runs_twice() -> None:
     model = Classifier(net, on_paper().head)
     net.load_state_dict(on_paper().backbone.state_dict())
     x = torch.tensor([[[[-1.0, 2.0], [3.0, 6.0]]]])
-    activations, gradients = activations_and_gradients(model, x, torch.tensor([0]), Target("backbone.0"))
+    activations, gradients = activations_and_gradients(model, x, torch.tensor([0]), TargetLayer("backbone.0"))
     assert activations[0, 0].tolist() == [[-1.0, 2.0], [3.0, 6.0]]  # before the ReLU
     assert gradients[0, 0].tolist() == [[0.0, 0.0], [0.0, 2.0]]
     shared = nn.ReLU()
     twice = Classifier(nn.Sequential(shared, nn.Conv2d(1, 2, 1), shared, nn.Flatten()), on_paper().head)
     twice.backbone.get_submodule("1").load_state_dict(net[0].state_dict())
-    activations, _ = activations_and_gradients(twice, X, torch.tensor([0]), Target("backbone.0"))
+    activations, _ = activations_and_gradients(twice, X, torch.tensor([0]), TargetLayer("backbone.0"))
     assert activations.shape == (1, 2, 2, 2)  # where it ran last
 
 
@@ -280,12 +281,12 @@ def test_half_precision_gives_float32_maps(warm: Classifier) -> None:
     ("layer", "said"),
     [
         ("backbone.relu9", r"has no layer 'backbone.relu9'. Did you mean 'backbone.relu\d'"),
-        ("backbone.hidden", "the output of layer 'backbone.hidden' is no map of the image"),
+        ("backbone.hidden", "the output of layer 'backbone.hidden' is not a map of the image"),
     ],
 )
 def test_a_layer_that_will_not_do_is_a_sentence(layer: str, said: str) -> None:
     model = build("small-cnn", input_shape=(1, 28, 28), n_classes=2)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(InputError, match=said):
         xgradcam(model, torch.rand(1, 1, 28, 28), layer=layer)
 
 
@@ -303,16 +304,16 @@ def test_a_layer_that_is_not_read_is_a_sentence() -> None:
 
     model = Classifier(Net(), nn.Linear(8, 2), name="net")
     for layer in ("unread", "unused", "again"):
-        with pytest.raises(BadInput, match=f"the logits of net do not depend on layer 'backbone.{layer}'"):
+        with pytest.raises(InputError, match=f"the logits of net do not depend on layer 'backbone.{layer}'"):
             xgradcam(model, X, layer=layer)
-        with pytest.raises(BadInput, match=f"the logits of net do not depend on layer 'backbone.{layer}'"):
-            xgradcam(model, X, layer=Target(f"backbone.{layer}"))
+        with pytest.raises(InputError, match=f"the logits of net do not depend on layer 'backbone.{layer}'"):
+            xgradcam(model, X, layer=TargetLayer(f"backbone.{layer}"))
 
 
 def test_a_net_without_maps_and_rows_are_refused() -> None:
-    with pytest.raises(NoMap, match="integrated-gradients"):
+    with pytest.raises(NoFeatureMapError, match="integrated-gradients"):
         xgradcam(build("mlp", input_shape=(1, 8, 8), n_classes=2), torch.rand(1, 1, 8, 8))
-    with pytest.raises(BadInput, match="needs images"):
+    with pytest.raises(InputError, match="needs images"):
         xgradcam(build("mlp", input_shape=(5,), n_classes=2), torch.rand(3, 5))
 
 
@@ -323,7 +324,7 @@ def test_a_model_that_cheats_is_hot_where_the_square_is() -> None:
         build("small-cnn", data),
         data,
         train={"steps": 60, "batch_size": 64, "lr": 0.01, "momentum": 0.9},
-        engine=Engine(device="cpu"),
+        compute=Compute(device="cpu"),
     ).model
     marked = data.test.select(data.test.a == 0)
     x = marked.example(len(marked))

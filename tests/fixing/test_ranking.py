@@ -8,16 +8,16 @@ from torch import Tensor
 
 import spurless as sp
 from spurless.core.groups import Groups
-from spurless.core.repairs import Attempt, Choice, Measure, Score
-from spurless.fixing.ranking import Judge, judge_by, ranked
+from spurless.core.repairs import Accuracy, Attempt, Choice, RepairScore
+from spurless.fixing.trials import find_holdout_suspects, rank_attempts, score_predictions
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 
 GROUPS = Groups(("no", "yes"), ("left", "right"))
 
 
-def split(y: Tensor, a: Tensor) -> sp.Grouped:
-    return sp.Grouped(torch.zeros(len(y), 1), y, a, GROUPS)
+def split(y: Tensor, a: Tensor) -> sp.Split:
+    return sp.Split(torch.zeros(len(y), 1), y, a, GROUPS)
 
 
 Y = torch.tensor([0] * 10 + [1] * 10)
@@ -27,13 +27,13 @@ A = torch.tensor(([0] * 5 + [1] * 5) * 2)
 def test_the_balanced_accuracy_counts_classes_alike_with_an_interval_of_both() -> None:
     y = torch.tensor([0] * 100 + [1] * 25)
     pred = torch.tensor([0] * 80 + [1] * 20 + [1] * 10 + [0] * 15)  # 80 % of one, 40 % of the other
-    balanced = Judge(split(y, torch.zeros_like(y)), torch.zeros(125, dtype=torch.bool)).of(pred).balanced
+    balanced = score_predictions(pred, split(y, torch.zeros_like(y)), torch.zeros(125, dtype=torch.bool)).balanced
     assert balanced.value == pytest.approx(0.6)
     assert balanced.count == 125
     # Wilson: 0.7111 to 0.8666 and 0.2340 to 0.5926, so half of the root of 0.0889^2 + 0.1660^2, and of the others
     assert balanced.low == pytest.approx(0.6 - 0.0942, abs=1e-3)
     assert balanced.high == pytest.approx(0.6 + 0.1019, abs=1e-3)
-    perfect = Judge(split(y, torch.zeros_like(y)), torch.zeros(125, dtype=torch.bool)).of(y).balanced
+    perfect = score_predictions(y, split(y, torch.zeros_like(y)), torch.zeros(125, dtype=torch.bool)).balanced
     assert perfect.low < perfect.value == perfect.high == 1.0
 
 
@@ -42,7 +42,7 @@ def test_numbers_by_hand() -> None:
     suspected[:5] = True
     pred = Y.clone()
     pred[:3] = 1  # of the five suspects three are wrong, of the label 7 of 10 are right
-    score = Judge(split(Y, A), suspected).of(pred)
+    score = score_predictions(pred, split(Y, A), suspected)
     assert (score.average.value, score.average.count) == (0.85, 20)
     assert (score.worst_class.value, score.worst_class.of) == (0.7, "no")
     assert score.inferred is not None
@@ -56,7 +56,8 @@ def test_the_true_groups_say_nothing_to_the_criterion() -> None:
     suspected = torch.arange(20) % 3 == 0
     pred = torch.where(torch.arange(20) % 4 == 0, 1 - Y, Y)
     known, mixed, blind = (
-        Judge(part, suspected).of(pred) for part in (split(Y, A), split(Y, 1 - A), split(Y, torch.full((20,), -1)))
+        score_predictions(pred, part, suspected)
+        for part in (split(Y, A), split(Y, 1 - A), split(Y, torch.full((20,), -1)))
     )
     assert known.criterion == mixed.criterion == blind.criterion
     assert blind.worst_group is None
@@ -67,23 +68,23 @@ def test_few_suspects_of_each_label_are_one_group_and_too_few_are_none() -> None
     pred[[0, 10]] = 1 - pred[[0, 10]]
     suspected = torch.zeros(20, dtype=torch.bool)
     suspected[[0, 1, 2, 10]] = True
-    assert Judge(split(Y, A), suspected).of(pred).inferred is None  # four
+    assert score_predictions(pred, split(Y, A), suspected).inferred is None  # four
     suspected[11] = True
-    pooled = Judge(split(Y, A), suspected).of(pred).inferred
+    pooled = score_predictions(pred, split(Y, A), suspected).inferred
     assert pooled is not None
     assert (pooled.of, pooled.value, pooled.count) == ("suspected", 0.6, 5)
-    assert Judge(split(Y, A), torch.zeros(20, dtype=torch.bool)).of(pred).inferred is None
+    assert score_predictions(pred, split(Y, A), torch.zeros(20, dtype=torch.bool)).inferred is None
 
 
 def test_a_group_of_four_has_no_accuracy_and_no_other_speaks_for_it() -> None:
     a = torch.tensor([0] * 4 + [1] * 6 + [0] * 10)
     pred = Y.clone()
     pred[0] = 1  # in the group of four
-    score = Judge(split(Y, a), torch.zeros(20, dtype=torch.bool)).of(pred)
+    score = score_predictions(pred, split(Y, a), torch.zeros(20, dtype=torch.bool))
     assert score.worst_group is None  # all others are right, and the worst class is not
-    assert next(iter(score.aims)) == "the worst class"
+    assert next(iter(score.targets)) == "the worst class"
     a[4] = 0  # of five
-    worst = Judge(split(Y, a), torch.zeros(20, dtype=torch.bool)).of(pred).worst_group
+    worst = score_predictions(pred, split(Y, a), torch.zeros(20, dtype=torch.bool)).worst_group
     assert worst is not None
     assert (worst.of, worst.count, worst.value) == ("no, left", 5, 0.8)
 
@@ -93,21 +94,22 @@ def test_small_groups_are_one_together() -> None:
     pred = Y.clone()
     pred[[0, 1, 2, 10, 11]] = 1 - pred[[0, 1, 2, 10, 11]]  # three of the four, two of the three
     pred[4] = 1  # one of the six
-    worst = Judge(split(Y, a), torch.zeros(20, dtype=torch.bool)).of(pred).worst_group
+    worst = score_predictions(pred, split(Y, a), torch.zeros(20, dtype=torch.bool)).worst_group
     assert worst is not None
     assert (worst.of, worst.count, worst.value) == ("2 small groups", 7, 2 / 7)
-    every = Judge(split(Y[2:18], torch.tensor([0, 1] * 8)), torch.zeros(16, dtype=torch.bool)).of(pred[2:18])
+    every = score_predictions(pred[2:18], split(Y[2:18], torch.tensor([0, 1] * 8)), torch.zeros(16, dtype=torch.bool))
     assert every.worst_group is None  # all together would be no group, but the average
 
 
 def test_the_old_model_suspects_those_that_break_its_shortcut() -> None:
     data = sp.load("planted", agreement=0.97, n_train=400, n_val=600, n_test=100)
     train = {"steps": 150, "batch_size": 64, "lr": 0.05}
-    old = sp.fit("erm", sp.build("linear", data), data, train=train, engine=Engine("cpu")).model
+    old = sp.fit("erm", sp.build("linear", data), data, train=train, compute=Compute("cpu")).model
     aligned = (data.val.a == data.val.y).nonzero().flatten()
     biased = data.val.select(torch.cat([aligned, (data.val.a != data.val.y).nonzero().flatten()[:40]]))
-    judge = judge_by(old, replace(biased, a=torch.full_like(biased.a, -1)), start(Engine("cpu"), 0, TrainConfig()))
-    found = judge.suspected
+    found = find_holdout_suspects(
+        old, replace(biased, a=torch.full_like(biased.a, -1)), make_run(Compute("cpu"), 0, TrainConfig())
+    )
     breaks = biased.a != biased.y
     assert float(breaks[found].double().mean()) > 3 * float(breaks.double().mean())
 
@@ -115,13 +117,13 @@ def test_the_old_model_suspects_those_that_break_its_shortcut() -> None:
 def attempt(name: str, criterion: float | None, average: float = 0.9) -> Attempt:
     if criterion is None:
         return Attempt(Choice(name, ""), "failed", 1.0, error="no")
-    worst, mean = (Measure(value, 0.0, 1.0, 10) for value in (criterion, average))
-    return Attempt(Choice(name, ""), "no better", 1.0, Score(mean, mean, worst))
+    worst, mean = (Accuracy(value, 0.0, 1.0, 10) for value in (criterion, average))
+    return Attempt(Choice(name, ""), "no better", 1.0, RepairScore(mean, mean, worst))
 
 
 @pytest.mark.parametrize("turn", range(4))
 def test_the_rank_is_by_criterion_then_average_and_what_failed_is_last(turn: int) -> None:
     tried = [attempt("a", 0.5), attempt("b", None), attempt("c", 0.7, 0.8), attempt("d", 0.7, 0.9)]
     turned = tried[turn:] + tried[:turn]
-    assert [one.choice.method for one in ranked(turned)] == ["d", "c", "a", "b"]
-    assert [one.choice.method for one in ranked([attempt("z", 0.0), attempt("b", None)])] == ["z", "b"]
+    assert [one.choice.method for one in rank_attempts(turned)] == ["d", "c", "a", "b"]
+    assert [one.choice.method for one in rank_attempts([attempt("z", 0.0), attempt("b", None)])] == ["z", "b"]

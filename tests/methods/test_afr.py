@@ -10,21 +10,21 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped, Splits
-from spurless.data.planted import PlantedConfig, planted
-from spurless.methods import afr, head_tuning, make_method
-from spurless.methods.afr import AFRConfig, reweigh_head, weights_of
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.data.split import Split, Splits
+from spurless.fitting import Fitted, fit
+from spurless.methods import _head, afr, make_method
+from spurless.methods.afr import AFRConfig, afr_weights, tune_weighted_head
 from spurless.models import Classifier, build
 from spurless.train.config import TrainConfig
-from spurless.train.embed import embedded
+from spurless.train.embed import embed_split
 from spurless.train.evaluate import evaluate, logits
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 TRAIN = {"epochs": 2, "lr": 0.01}  # short, so that the shortcut is what is learnt
 
 
@@ -40,26 +40,26 @@ def test_the_weights_of_three_examples_by_hand() -> None:
     # p of the label: 3/4, 1/4, 1/2; two examples of class 0, one of class 1
     three = torch.tensor([[math.log(3.0), 0.0], [0.0, math.log(3.0)], [0.0, 0.0]])
     raw = [math.exp(-1.5) / 2, math.exp(-0.5) / 2, math.exp(-1.0)]
-    assert weights_of(three, torch.tensor([0, 0, 1]), 2.0).tolist() == pytest.approx([w / sum(raw) for w in raw])
+    assert afr_weights(three, torch.tensor([0, 0, 1]), 2.0).tolist() == pytest.approx([w / sum(raw) for w in raw])
     raw = [math.exp(-1.5), math.exp(-0.5), math.exp(-1.0)]
-    plain = weights_of(three, torch.tensor([0, 0, 1]), 2.0, class_balanced=False)
+    plain = afr_weights(three, torch.tensor([0, 0, 1]), 2.0, class_balanced=False)
     assert plain.tolist() == pytest.approx([w / sum(raw) for w in raw])
 
 
 def test_a_gamma_that_leaves_no_number_of_a_hit_weighs_the_worst_alone() -> None:
     # p of the label: 3/4, 1/2, 3/4, each times 2,000: e ** -1000 is 0 in float64
     three = torch.tensor([[math.log(3.0), 0.0], [0.0, 0.0], [math.log(3.0), 0.0]])
-    assert weights_of(three, torch.tensor([0, 0, 0]), 2000.0).tolist() == [0.0, 1.0, 0.0]
-    assert weights_of(three[:1], torch.tensor([0]), 2000.0).tolist() == [1.0]
+    assert afr_weights(three, torch.tensor([0, 0, 0]), 2000.0).tolist() == [0.0, 1.0, 0.0]
+    assert afr_weights(three[:1], torch.tensor([0]), 2000.0).tolist() == [1.0]
 
 
 def test_without_gamma_every_class_weighs_the_same() -> None:
     y = torch.tensor([0, 0, 0, 1, 2, 2])
-    weights = weights_of(torch.randn(6, 3), y, 0.0)
+    weights = afr_weights(torch.randn(6, 3), y, 0.0)
     assert weights.tolist() == pytest.approx([1 / 9] * 3 + [1 / 3] + [1 / 6] * 2)
 
 
-def problem(n: int = 60) -> tuple[Grouped, nn.Linear]:
+def problem(n: int = 60) -> tuple[Split, nn.Linear]:
     """Three classes that overlap, twice as many of the first, and a head that is not yet right."""
     generator = Seeds(0).generator("problem")
     y = torch.cat([torch.zeros(n // 2), torch.ones(n // 4), torch.full((n // 4,), 2.0)]).long()
@@ -69,11 +69,11 @@ def problem(n: int = 60) -> tuple[Grouped, nn.Linear]:
         for parameter in head.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
     groups = Groups(labels=("a", "b", "c"), attributes=("left", "right"))
-    return Grouped(x, y, torch.zeros(len(y)).long(), groups), head
+    return Split(x, y, torch.zeros(len(y)).long(), groups), head
 
 
 def run_of() -> Run:
-    return start(CPU, 0, TrainConfig(schedule="cosine", weight_decay=0.3))  # neither is the head's business
+    return make_run(CPU, 0, TrainConfig(schedule="cosine", weight_decay=0.3))  # neither is the head's business
 
 
 def flat(head: nn.Linear) -> Tensor:
@@ -84,9 +84,9 @@ def flat(head: nn.Linear) -> Tensor:
 def test_the_head_is_where_scipy_finds_the_minimum(gamma: float, strength: float) -> None:
     rows, head = problem()
     x, y, before = torch.as_tensor(rows.x), rows.y, flat(head).numpy()
-    weights = weights_of(head(x).detach(), y, gamma)
+    weights = afr_weights(head(x).detach(), y, gamma)
     config = AFRConfig(gamma=gamma, strength=strength, lr=0.5, steps=2000, every=100, clip=100.0)
-    reweigh_head(head, rows, weights, config, run_of())
+    tune_weighted_head(head, rows, weights, config, run_of())
 
     def loss(w: np.ndarray) -> float:
         scores = x.double().numpy() @ w[:6].reshape(3, 2).T + w[6:]
@@ -98,14 +98,15 @@ def test_the_head_is_where_scipy_finds_the_minimum(gamma: float, strength: float
     torch.testing.assert_close(flat(head), torch.from_numpy(best.x), atol=2e-3, rtol=0)
 
 
+@pytest.mark.slow
 def test_without_gamma_and_strength_it_is_class_balanced_logistic_regression() -> None:
     from sklearn.linear_model import LogisticRegression
 
     rows, head = problem(400)
     x = torch.as_tensor(rows.x)
-    weights = weights_of(head(x).detach(), rows.y, 0.0)
+    weights = afr_weights(head(x).detach(), rows.y, 0.0)
     config = AFRConfig(gamma=0.0, lr=1.0, steps=3000, every=100, clip=100.0)
-    reweigh_head(head, rows, weights, config, run_of())
+    tune_weighted_head(head, rows, weights, config, run_of())
     theirs = LogisticRegression(C=1e8, class_weight="balanced", tol=1e-8, max_iter=1000).fit(x.numpy(), rows.y.numpy())
     ours = head(x).softmax(dim=1).detach().double()
     torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(x.double().numpy())), atol=2e-3, rtol=0)
@@ -114,24 +115,24 @@ def test_without_gamma_and_strength_it_is_class_balanced_logistic_regression() -
 def test_one_step_by_hand_and_no_longer_than_the_clip_allows() -> None:
     rows, head = problem()
     x, before = torch.as_tensor(rows.x), flat(head)
-    weights = weights_of(head(x).detach(), rows.y, 4.0)
+    weights = afr_weights(head(x).detach(), rows.y, 4.0)
     error = weights[:, None] * (head(x).softmax(dim=1) - nn.functional.one_hot(rows.y)).detach()
     gradient = torch.cat([(error.T @ x).flatten(), error.sum(dim=0)]).double()
-    reweigh_head(head, rows, weights, AFRConfig(lr=0.1, steps=1, clip=100.0), run_of())
+    tune_weighted_head(head, rows, weights, AFRConfig(lr=0.1, steps=1, clip=100.0), run_of())
     torch.testing.assert_close(flat(head), before - 0.1 * gradient, atol=1e-6, rtol=0)
 
     rows, head = problem()
-    reweigh_head(head, rows, weights, AFRConfig(lr=0.1, steps=1, clip=float(gradient.norm()) / 4), run_of())
+    tune_weighted_head(head, rows, weights, AFRConfig(lr=0.1, steps=1, clip=float(gradient.norm()) / 4), run_of())
     torch.testing.assert_close(flat(head), before - 0.025 * gradient, atol=1e-6, rtol=0)
 
 
 def test_steps_have_no_memory() -> None:
     rows, head = problem()
-    weights = weights_of(head(torch.as_tensor(rows.x)).detach(), rows.y, 4.0)
-    reweigh_head(head, rows, weights, AFRConfig(lr=0.5, steps=2), run_of())
+    weights = afr_weights(head(torch.as_tensor(rows.x)).detach(), rows.y, 4.0)
+    tune_weighted_head(head, rows, weights, AFRConfig(lr=0.5, steps=2), run_of())
     again = problem()[1]
     for _ in range(2):
-        reweigh_head(again, rows, weights, AFRConfig(lr=0.5, steps=1), run_of())
+        tune_weighted_head(again, rows, weights, AFRConfig(lr=0.5, steps=1), run_of())
     torch.testing.assert_close(flat(head), flat(again))
 
 
@@ -140,13 +141,13 @@ def test_the_weights_are_those_of_the_given_model_and_settings(
     class_balanced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Tensor] = []
-    monkeypatch.setattr(afr, "reweigh_head", lambda *given: seen.append(given[2]))
+    monkeypatch.setattr(afr, "tune_weighted_head", lambda *given: seen.append(given[2]))
     few = torch.cat([(DATA.val.y == 0).nonzero().flatten(), (DATA.val.y == 1).nonzero().flatten()[:50]])
     data = replace(DATA, val=DATA.val.select(few))
     fitted = tuned(build("linear", DATA), data, class_balanced=class_balanced)
     assert fitted.start is not None
     before = logits(fitted.start, data.val)
-    assert torch.allclose(seen[0], weights_of(before, data.val.y, 2.0, class_balanced=class_balanced))
+    assert torch.allclose(seen[0], afr_weights(before, data.val.y, 2.0, class_balanced=class_balanced))
 
 
 def test_a_strong_tie_keeps_the_head() -> None:
@@ -154,8 +155,8 @@ def test_a_strong_tie_keeps_the_head() -> None:
     for strength, lr in ((0.0, 0.01), (100.0, 0.001)):
         rows, head = problem()
         before = flat(head)
-        weights = weights_of(head(torch.as_tensor(rows.x)).detach(), rows.y, 4.0)
-        reweigh_head(head, rows, weights, AFRConfig(strength=strength, lr=lr), run_of())
+        weights = afr_weights(head(torch.as_tensor(rows.x)).detach(), rows.y, 4.0)
+        tune_weighted_head(head, rows, weights, AFRConfig(strength=strength, lr=lr), run_of())
         moved[strength] = float((flat(head) - before).norm())
     assert moved[100.0] < 0.01 < 0.2 < moved[0.0]
 
@@ -166,18 +167,20 @@ def head_of(fitted: Fitted) -> Tensor:
 
 
 def tuned(model: nn.Module, data: Splits = DATA, seed: int = 0, **options: Any) -> Fitted:
-    return fit("afr", model, data, seed=seed, train=TRAIN, engine=CPU, **{"gamma": 2.0, "lr": 0.02, **options})
+    return fit("afr", model, data, seed=seed, train=TRAIN, compute=CPU, **{"gamma": 2.0, "lr": 0.02, **options})
 
 
+@pytest.mark.slow
 def test_it_raises_the_worst_group_on_balanced_validation_data() -> None:
     for seed in range(3):
         data = clear(seed)
-        before = fit("erm", build("linear", data, seed=seed), data, seed=seed, train=TRAIN, engine=CPU).model
+        before = fit("erm", build("linear", data, seed=seed), data, seed=seed, train=TRAIN, compute=CPU).model
         after = tuned(before, data, seed)
         assert evaluate(after.model, data.test).worst[0] > evaluate(before, data.test).worst[0] + 0.3
         assert after.record.supervision == {"train_attributes": False, "val_labels": True, "val_attributes": False}
 
 
+@pytest.mark.slow
 def test_gamma_is_what_raises_it_where_the_data_are_biased() -> None:
     for seed in range(3):
         data, worst = clear(seed), {}
@@ -190,18 +193,18 @@ def test_gamma_is_what_raises_it_where_the_data_are_biased() -> None:
 
 
 def test_held_out_is_weighed_by_a_model_that_was_trained_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts: dict[str, Grouped] = {}
+    parts: dict[str, Split] = {}
 
     def train(name: str, data: Splits, *rest: Any) -> Classifier:
         parts["kept"] = data.train
-        return head_tuning.trained_again(name, data, *rest)
+        return _head.train_again(name, data, *rest)
 
-    def embed(model: Classifier, split: Grouped, run: Run) -> Grouped:
+    def embed(model: Classifier, split: Split, run: Run) -> Split:
         parts["rest"] = split
-        return embedded(model, split, run)
+        return embed_split(model, split, run)
 
-    monkeypatch.setattr(afr, "trained_again", train)
-    monkeypatch.setattr(afr, "embedded", embed)
+    monkeypatch.setattr(afr, "train_again", train)
+    monkeypatch.setattr(afr, "embed_split", embed)
     fitted = tuned(build("linear", DATA), on="held-out", gamma=4.0)
     assert (len(parts["kept"]), len(parts["rest"])) == (1600, 400)
     together = torch.cat([torch.as_tensor(parts["kept"].x), torch.as_tensor(parts["rest"].x)])
@@ -213,13 +216,13 @@ def test_held_out_is_weighed_by_a_model_that_was_trained_without_it(monkeypatch:
 
 
 def test_held_out_needs_an_untrained_model() -> None:
-    trained = fit("erm", build("linear", DATA), DATA, train=TRAIN, engine=CPU).model
-    with pytest.raises(BadInput, match=r"trained elsewhere\. Give an untrained model, or use on='val'"):
+    trained = fit("erm", build("linear", DATA), DATA, train=TRAIN, compute=CPU).model
+    with pytest.raises(InputError, match=r"trained model was passed\. Pass an untrained model, or use on='val'"):
         tuned(trained, on="held-out")
 
 
 def test_the_criterion_looks_every_few_steps_and_keeps_the_best() -> None:
-    trained = fit("erm", build("linear", DATA), DATA, train=TRAIN, engine=CPU).model
+    trained = fit("erm", build("linear", DATA), DATA, train=TRAIN, compute=CPU).model
     fitted = tuned(trained, gamma=10.0, lr=0.5, steps=95, every=10, select="val-worst-group")
     looks = [row for row in fitted.record.history if row["stage"] == "tune"]
     assert [row["step"] for row in looks] == [*range(10, 91, 10), 95]
@@ -234,10 +237,10 @@ def test_the_criterion_looks_every_few_steps_and_keeps_the_best() -> None:
 @pytest.mark.filterwarnings("ignore:Validation differs from train")
 def test_what_cannot_be_is_refused() -> None:
     trained = Classifier(nn.Linear(2, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), trained=True)
-    with pytest.raises(BadInput, match=r"AFR tunes a linear head \(got Sequential\)"):
+    with pytest.raises(InputError, match=r"AFR tunes a linear head \(got Sequential\)"):
         tuned(trained)
     one = replace(DATA, val=DATA.val.select(DATA.val.y == 1))
-    with pytest.raises(BadInput, match="AFR needs examples of two classes at least"):
+    with pytest.raises(InputError, match="AFR needs examples of at least two classes"):
         tuned(build("linear", DATA), one)
 
 
@@ -247,12 +250,12 @@ def test_what_cannot_be_is_refused() -> None:
         ({"gamma": -1.0}, r"AFR's gamma must not be negative \(got -1\.0\)"),
         ({"gamma": math.nan}, "AFR's gamma"),
         ({"strength": -0.1}, "AFR's strength must not be negative"),
-        ({"held_out": 1.0}, "AFR's held_out must be a share of train"),
+        ({"held_out": 1.0}, "AFR's held_out must be a fraction of train"),
         ({"steps": 0}, "AFR's steps must be at least 1"),
         ({"every": 0}, "AFR's every must be at least 1"),
         ({"on": "test"}, "held-out"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(InputError, match=said):
         make_method("afr", **options)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.methods.alignment import Alignment, alignment
+from spurless.methods._alignment import Alignment, alignment
 
 # directions of 0, 60, 90 and 180 degrees, of any length
 FEATURES = torch.tensor([[2.0, 0.0], [0.5, 0.75**0.5], [0.0, 3.0], [-1.0, 0.0]])

@@ -7,30 +7,30 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.bench.cell import Cell, run_cell
-from spurless.bench.fitting import Fitted, fit
+from spurless.bench.experiment import Experiment, run_experiment
 from spurless.core.groups import Groups
-from spurless.data.gaussians import GaussiansConfig, gaussians
-from spurless.data.grouped import Grouped, Splits
+from spurless.data.datasets.gaussians import GaussiansConfig, gaussians
+from spurless.data.split import Split, Splits
+from spurless.fitting import Fitted, fit
+from spurless.methods._prune_loop import Pruned
 from spurless.methods.avp import AVP, AVP_CELEBA, AVP_GAUSSIANS, AVP_GAUSSIANS_AUTHORS, AVPConfig
-from spurless.methods.base import declared
-from spurless.methods.pruning_loop import Pruned
+from spurless.methods.base import method_info
 from spurless.metrics.variability import variability
 from spurless.models import build
 from spurless.models.classifier import Classifier
-from spurless.models.masks import sparsity, weight_layers
+from spurless.models.pruning.masks import named_weight_layers, sparsity
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 ONE = AVPConfig(candidates=1, probability=1.0, epochs=1, keep="last")
 STILL = TrainConfig(batch_size=4, lr=1e-30, momentum=0.0, weight_decay=0.0)
 """a step that moves nothing, so that what is pruned is all that happens"""
 
 
-def split_of(x: Tensor) -> Grouped:
+def split_of(x: Tensor) -> Split:
     y = torch.arange(len(x)) % 2
-    return Grouped(x, y, torch.zeros_like(y), Groups(("no", "yes"), ("any",)))
+    return Split(x, y, torch.zeros_like(y), Groups(("no", "yes"), ("any",)))
 
 
 def splits_of(x: Tensor) -> Splits:
@@ -51,7 +51,7 @@ def two_layers() -> Classifier:
 
 def pruned(config: AVPConfig, data: Splits | None = None) -> tuple[Tensor, Tensor]:
     """Return the weights of both layers after one pruning."""
-    model = AVP(config).fit(two_layers(), data or splits_of(X), start(CPU, 0, STILL))
+    model = AVP(config).fit(two_layers(), data or splits_of(X), make_run(CPU, 0, STILL))
     return model.get_parameter("backbone.weight").detach(), model.get_parameter("head.weight").detach()
 
 
@@ -96,7 +96,7 @@ def test_the_whole_train_split_is_read_in_eval_mode() -> None:
         ((name, each.flatten().argmin(), float(each.min())) for name, each in scores.items()), key=lambda t: t[2]
     )
     assert low > 0
-    model = AVP(ONE).fit(model, data, start(CPU, 0, STILL))
+    model = AVP(ONE).fit(model, data, make_run(CPU, 0, STILL))
     assert float(model.get_parameter(name).detach().flatten()[place]) == 0.0
     assert sparsity(model) == pytest.approx(1 / 20)
 
@@ -123,7 +123,7 @@ def test_nets_of_other_kinds_are_pruned_to_the_target(name: str) -> None:
     data = splits_of(torch.randn(24, 5, 8)) if name == "transformer" else pictures()
     model = Classifier(Reader(), nn.Linear(8, 2)) if name == "transformer" else build(name, data)
     config = replace(AVP_CELEBA, epochs=3, start_epoch=1, target_sparsity=0.5, keep="last")
-    run = start(CPU, 0, TrainConfig(batch_size=12, lr=0.01))
+    run = make_run(CPU, 0, TrainConfig(batch_size=12, lr=0.01))
     model = AVP(config).fit(model, data, run)
     assert isinstance(run.explanation, Pruned)
     layers = run.explanation.layers
@@ -141,7 +141,7 @@ def gaussian_fit(**options: Any) -> Fitted:
     data = gaussians(GaussiansConfig(per_class=30, mislabelled=2, val_per_class=30, test_per_class=30))
     model = build("mlp", data, depth=3, width=16, activation="tanh", bias=True)
     settings = {"epochs": 100, "batch_size": 160, "optimiser": "adam", "lr": 0.03, "weight_decay": 0.0}
-    return fit("avp", model, data, train=settings, engine=CPU, **options)
+    return fit("avp", model, data, train=settings, compute=CPU, **options)
 
 
 def test_the_record_says_what_was_used_and_found() -> None:
@@ -162,28 +162,28 @@ def test_presets_are_the_papers_and_the_authors() -> None:
     assert (authors.candidates, authors.probability, authors.reading, authors.regrow) == (10, 1.0, "minmax", True)
     assert authors.epochs // authors.epochs_between == 401
     assert (celeba.start_epoch, celeba.epochs) == (10, 50)
-    assert declared(AVP()).start == "trained"
-    assert declared(AVP(AVP_CELEBA)).start == "scratch"
-    assert not declared(AVP(replace(AVP_GAUSSIANS, keep="last"))).val_labels
+    assert method_info(AVP()).start == "trained"
+    assert method_info(AVP(AVP_CELEBA)).start == "scratch"
+    assert not method_info(AVP(replace(AVP_GAUSSIANS, keep="last"))).val_labels
 
 
 def test_names_of_the_weights_are_those_of_the_masks() -> None:
     data = pictures()
     model = build("small-cnn", data)
-    assert list(variability(model, [data.train.x])) == [name for name, _ in weight_layers(model)]
+    assert list(variability(model, [data.train.x])) == [name for name, _ in named_weight_layers(model)]
 
 
 def test_the_validated_sparsity_beats_the_overfitted_net_on_a_seed_that_no_claim_uses() -> None:
     from spurless.bench.claims.avp import BIASED
 
     short = {"epochs": 400, "candidates": 6}
-    cells: dict[str, Cell] = {
-        name: replace(BIASED.cells[name], method_options={**BIASED.cells[name].method_options, **short})
+    cells: dict[str, Experiment] = {
+        name: replace(BIASED.experiments[name], method_options={**BIASED.experiments[name].method_options, **short})
         for name in ("no pruning", "avp")
     }
     data = {"biased": True, "per_class": 40, "mislabelled": 2}
     records = {
-        name: run_cell(replace(cell, data_options=data, train={**cell.train, "batch_size": 210}), 100, CPU).record
+        name: run_experiment(replace(cell, data_options=data, train={**cell.train, "batch_size": 210}), 100, CPU).record
         for name, cell in cells.items()
     }
     assert BIASED.measure(records) > 0

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from spurless.bench.fitting import fit
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Splits
-from spurless.data.planted import PlantedConfig, planted
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.data.split import Splits
+from spurless.fitting import fit
 from spurless.methods.balancing import cell_weights
 from spurless.models import build
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 DATA = planted(PlantedConfig(n_train=20000, n_test=20000))
 TRAIN = {"epochs": 5, "lr": 0.1, "batch_size": 200, "weight_decay": 0.0, "schedule": "cosine"}
@@ -31,7 +31,7 @@ def test_every_cell_weighs_the_same_and_the_mean_is_one() -> None:
 @pytest.mark.parametrize("name", ["group-reweight", "group-resample", "group-subsample"])
 def test_balanced_groups_make_the_spurious_feature_useless(name: str) -> None:
     # with a independent of y the optimum ignores a: every group is right Phi(1) = 84.1 % of the time
-    fitted = fit(name, build("linear", DATA), DATA, train=TRAIN, engine=Engine("cpu"))
+    fitted = fit(name, build("linear", DATA), DATA, train=TRAIN, compute=Compute("cpu"))
     for row in fitted.record.groups:
         assert row.accuracy == pytest.approx(0.841, abs=0.04)
 
@@ -48,7 +48,7 @@ def test_balanced_classes_are_served_alike(name: str) -> None:
     # means at +-0.5: ERM's threshold shifts by log(9) / (2 * 0.5) = 2.2, so it all but ignores the small class;
     # balanced, each class is right Phi(0.5) = 69.1 % of the time
     data = unbalanced()
-    erm = fit("erm", build("linear", data), data, train=TRAIN, engine=Engine("cpu"))
-    fair = fit(name, build("linear", data), data, train=TRAIN, engine=Engine("cpu"))
+    erm = fit("erm", build("linear", data), data, train=TRAIN, compute=Compute("cpu"))
+    fair = fit(name, build("linear", data), data, train=TRAIN, compute=Compute("cpu"))
     assert erm.record.metrics["worst_class"] < 0.1  # type: ignore[operator]
     assert fair.record.metrics["worst_class"] == pytest.approx(0.691, abs=0.06)

@@ -9,15 +9,15 @@ from typing import ClassVar
 import pytest
 import torch
 
-from spurless.data.grouped import Splits
-from spurless.data.planted import PlantedConfig, planted
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.data.split import Splits
 from spurless.methods import METHODS, make_method
-from spurless.methods.base import Info, declared, one_stage
+from spurless.methods.base import Info, OneStageMethod, is_one_stage, method_info
 from spurless.methods.erm import ERM
 from spurless.models import Classifier, build
 from spurless.train.config import TrainConfig
 from spurless.train.loop import Job, minimise_job
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ class Frugal:
 
 
 def test_a_configuration_that_uses_less_says_so_and_the_rest_stays() -> None:
-    less = declared(Frugal(FrugalConfig(look=False)))
+    less = method_info(Frugal(FrugalConfig(look=False)))
     assert not less.val_labels
     assert (less.name, less.start, less.score) == ("frugal", "trained", "product")
-    assert declared(Frugal(FrugalConfig())) == Frugal.info
+    assert method_info(Frugal(FrugalConfig())) == Frugal.info
     assert Frugal.info.val_labels  # the class itself is not changed
 
 
 def test_a_configuration_without_a_word_uses_what_the_method_declares() -> None:
-    assert declared(ERM()) == ERM.info
+    assert method_info(ERM()) == ERM.info
 
 
 def test_a_use_that_there_is_not_is_an_error_of_the_author() -> None:
     with pytest.raises(TypeError, match="labels"):
-        declared(Frugal(FrugalConfig(wrong=True)))
+        method_info(Frugal(FrugalConfig(wrong=True)))
 
 
 class Longer(ERM):
@@ -67,21 +67,26 @@ class Longer(ERM):
         return super().fit(model, data, run)
 
 
-class Other(Longer):
-    """Says again that it is one stage."""
+class Shorter(ERM):
+    """Overrides ``job`` alone."""
 
     def job(self, model: Classifier, data: Splits, run: Run) -> Job:
-        return ERM.job(self, model, data, run)
+        return super().job(model, data, run)
 
 
-def test_a_method_is_of_one_stage_where_it_says_so_of_its_own_fit() -> None:
-    assert one_stage(ERM()) is not None
-    assert one_stage(Longer()) is None
-    assert one_stage(Other()) is not None
-    assert one_stage(Frugal(FrugalConfig())) is None
+def test_a_method_is_of_one_stage_unless_it_overrides_fit() -> None:
+    assert is_one_stage(ERM())
+    assert not is_one_stage(Longer())
+    assert is_one_stage(Shorter())
+    assert not is_one_stage(Frugal(FrugalConfig()))
 
 
-SINGLE = ["erm", "focal", "group-dro", "watched-erm"] + [
+def test_a_one_stage_method_must_have_a_job() -> None:
+    with pytest.raises(NotImplementedError):
+        OneStageMethod(ERM().config).fit(*[None] * 3)  # type: ignore[arg-type]
+
+
+SINGLE = ["erm", "focal", "group-dro", "erm-loss-ratio"] + [
     f"{c}-{how}" for c in ("class", "group") for how in ("reweight", "resample", "subsample")
 ]
 
@@ -89,16 +94,15 @@ SINGLE = ["erm", "focal", "group-dro", "watched-erm"] + [
 @pytest.mark.parametrize("name", SINGLE)
 def test_the_job_of_a_method_is_its_fit_not_yet_done(name: str) -> None:
     method, data = make_method(name), planted(PlantedConfig(n_train=64, n_val=32, n_test=32))
-    single = one_stage(method)
-    assert single is not None
+    assert is_one_stage(method)
     models = []
     for number in range(2):
         model = build("mlp", data, width=4)
-        run = start(Engine("cpu"), 5, TrainConfig(epochs=2, batch_size=16))
+        run = make_run(Compute("cpu"), 5, TrainConfig(epochs=2, batch_size=16))
         if number == 0:
             assert method.fit(model, data, run) is model
         else:
-            job = single.job(model, data, run)
+            job = method.job(model, data, run)
             assert run.history == []
             minimise_job(job)
         assert len(run.history) == 2
@@ -107,4 +111,4 @@ def test_the_job_of_a_method_is_its_fit_not_yet_done(name: str) -> None:
 
 
 def test_every_method_of_one_stage_is_tried_here() -> None:
-    assert sorted(name for name in METHODS if one_stage(make_method(name)) is not None) == sorted(SINGLE)
+    assert sorted(name for name in METHODS if is_one_stage(make_method(name))) == sorted(SINGLE)

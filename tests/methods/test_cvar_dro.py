@@ -7,16 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Splits
-from spurless.data.planted import PlantedConfig, planted
+from spurless.core.errors import InputError
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.data.split import Splits
+from spurless.fitting import Fitted, fit
 from spurless.methods import cvar_dro
-from spurless.methods.cvar_dro import CVaRDROConfig, cvar, dual, dual_slope, worst_weights
+from spurless.methods.cvar_dro import CVaRDROConfig, dual, dual_slope, worst_weights
 from spurless.models import build
-from spurless.train.run import Engine, Run
+from spurless.train.run import Compute, Run
 
 TRAIN = {"epochs": 10, "lr": 0.1, "batch_size": 200, "weight_decay": 0.0, "schedule": "cosine"}
+
+
+def cvar(losses: Tensor, alpha: float) -> Tensor:
+    return (worst_weights(losses.detach(), alpha) * losses).mean()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,7 @@ def test_a_batch_says_less_than_all_the_data_and_one_example_says_the_mean() -> 
 
 
 def trained(name: str, data: Splits, seed: int = 0, **options: Any) -> Fitted:
-    settings = {"train": TRAIN, "engine": Engine("cpu"), **options}
+    settings = {"train": TRAIN, "compute": Compute("cpu"), **options}
     return fit(name, build("linear", data, seed=seed), data, seed=seed, **settings)
 
 
@@ -112,17 +116,17 @@ def test_several_processes_share_one_worst_case(rank: int) -> None:
         return table + other
 
     run = cast(Run, SimpleNamespace(world=2, fabric=SimpleNamespace(global_rank=rank), sum=add_up))
-    whole = cvar_dro._everybody(parts[rank], run)
+    whole = cvar_dro._gather(parts[rank], run)
     assert whole.tolist() == [1.0, 9.0, 5.0, 2.0]
-    assert cvar_dro._own(worst_weights(whole, 0.5), run).tolist() == [[0.0, 2.0], [2.0, 0.0]][rank]
+    assert cvar_dro._local_part(worst_weights(whole, 0.5), run).tolist() == [[0.0, 2.0], [2.0, 0.0]][rank]
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"CVaR DRO's alpha is a share"):
+    with pytest.raises(InputError, match=r"CVaR DRO's alpha must be a fraction"):
         CVaRDROConfig(alpha=0.0)
-    with pytest.raises(BadInput, match=r"CVaR DRO's form is batch or dual"):
+    with pytest.raises(InputError, match=r"CVaR DRO's form is batch or dual"):
         CVaRDROConfig(form="primal")  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=r"its eta_lr is above 0"):
+    with pytest.raises(InputError, match=r"its eta_lr is above 0"):
         CVaRDROConfig(eta_lr=0.0)
 
 

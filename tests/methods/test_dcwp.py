@@ -11,27 +11,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.errors import InputError, SpurlessWarning
 from spurless.data import load
-from spurless.data.grouped import Batch, Grouped, Splits
 from spurless.data.loader import Loader, Order
-from spurless.data.mined import Mined, fingerprint
+from spurless.data.mined import MinedExamples, data_fingerprint
+from spurless.data.split import Batch, Split, Splits
 from spurless.data.transforms import augmentation
+from spurless.fitting import Fitted, fit
 from spurless.methods import dcwp, make_method
-from spurless.methods.alignment import alignment
-from spurless.methods.dcwp import DCWP, DCWPConfig, debiased, equation_14
-from spurless.methods.mining import MINING_COLORED_MNIST, MiningConfig, mine
-from spurless.methods.subnetwork import finished, learn_mask
+from spurless.methods._alignment import alignment
+from spurless.methods._learn_mask import finish_pruning, learn_mask
+from spurless.methods._mining import MINING_COLORED_MNIST, MiningConfig, mine_conflicting
+from spurless.methods.dcwp import DCWP, DCWPConfig, debiased_loss, equation_14
 from spurless.models import Classifier, build
-from spurless.models.masks import is_pruned, weight_masks
+from spurless.models.pruning.masks import get_weight_masks, is_pruned
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import evaluate, logits
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")  # tiny runs predict one class
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 TRAIN = {"steps": 30, "batch_size": 64, "lr": 0.05}
 SMALL: dict[str, Any] = {
     "mining": {"steps": 30, "lr": 0.1, "batch_size": 64},
@@ -51,7 +51,7 @@ def digits() -> Splits:
 
 @pytest.fixture(scope="module")
 def erm(digits: Splits) -> Classifier:
-    return fit("erm", net(digits), digits, train=TRAIN, engine=CPU).model
+    return fit("erm", net(digits), digits, train=TRAIN, compute=CPU).model
 
 
 def few(data: Splits) -> Splits:
@@ -62,9 +62,9 @@ def net(data: Splits) -> Classifier:
     return build("pooled-cnn", data, channels="8,16")
 
 
-def truth(data: Splits) -> Mined:
+def truth(data: Splits) -> MinedExamples:
     chosen = data.train.a != data.train.y
-    return Mined(chosen.float(), chosen, "truth", fingerprint(data.train))
+    return MinedExamples(chosen.float(), chosen, "truth", data_fingerprint(data.train))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def listed(digits: Splits, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def run(data: Splits, model: Classifier | None = None, **options: Any) -> Fitted:
     given = net(data) if model is None else model
-    return fit("dcwp", given, data, train=TRAIN, engine=CPU, **{**SMALL, **options})
+    return fit("dcwp", given, data, train=TRAIN, compute=CPU, **{**SMALL, **options})
 
 
 def weights(model: Classifier) -> Tensor:
@@ -104,15 +104,15 @@ def test_weights_wait_while_the_mask_is_learned_and_zeros_stay_in_retraining(
 
     def watched(model: Classifier, *rest: Any) -> Any:
         looks = learn_mask(model, *rest)
-        seen["pruned"], seen["mask"] = deepcopy(model), weight_masks(model)
+        seen["pruned"], seen["mask"] = deepcopy(model), get_weight_masks(model)
         return looks
 
     def last(model: Classifier, *rest: Any) -> Classifier:
         seen["before"] = logits(model, digits.val)
-        return finished(model, *rest)
+        return finish_pruning(model, *rest)
 
     monkeypatch.setattr(dcwp, "learn_mask", watched)
-    monkeypatch.setattr(dcwp, "finished", last)
+    monkeypatch.setattr(dcwp, "finish_pruning", last)
     fitted = run(digits, erm, mined=listed)
     for name, p in seen["pruned"].named_parameters():
         plain = name.replace("parametrizations.", "").replace(".original", "")
@@ -134,7 +134,7 @@ def test_mined_examples_come_as_much_oftener_as_is_said(
     orders: dict[str, Order] = {}
     loader = Run.loader
 
-    def noted(self: Run, split: Grouped, order: Order, batch_size: int) -> Loader:
+    def noted(self: Run, split: Split, order: Order, batch_size: int) -> Loader:
         orders["retrain" if "prune" in orders else "prune"] = order
         return loader(self, split, order, batch_size)
 
@@ -171,14 +171,14 @@ def test_the_loss_of_a_batch_by_its_parts(digits: Splits, weighting: Any, how: A
     part = digits.train.select(index)
     batch = Batch(digits.train.prepare(part.x), part.y, part.a, index)  # type: ignore[arg-type]
     counts = equation_14(mined.chosen, 7.0)[index] if weighting == "eq14" else torch.ones(len(index))
-    objective = debiased(mined, config, 7.0, 0.3, start(CPU, 0, TrainConfig()))
+    objective = debiased_loss(mined, config, 7.0, 0.3, make_run(CPU, 0, TrainConfig()))
     model.eval()
     with torch.no_grad():
         losses = cross_entropy(model(batch.x), batch.y, reduction="none")
         aligned = alignment(model.features(batch.x), batch.y, mined.chosen[index], 0.2, how)
         expected = float((counts * losses).mean() + 0.3 * aligned)
         assert float(objective(model, batch)) == pytest.approx(expected, rel=1e-5)
-        off = debiased(mined, config, 7.0, 0.0, start(CPU, 0, TrainConfig()))
+        off = debiased_loss(mined, config, 7.0, 0.0, make_run(CPU, 0, TrainConfig()))
         assert float(off(model, batch)) == pytest.approx(float((counts * losses).mean()), rel=1e-5)
 
 
@@ -195,11 +195,11 @@ def test_what_was_mined_once_is_not_mined_again_for_other_settings_of_the_mask(
 ) -> None:
     mined: list[MiningConfig] = []
 
-    def counted(*words: Any) -> Mined:
+    def counted(*words: Any) -> MinedExamples:
         mined.append(words[-1])
-        return mine(*words)
+        return mine_conflicting(*words)
 
-    monkeypatch.setattr("spurless.methods.dcwp.mine", counted)
+    monkeypatch.setattr("spurless.methods._mining.mine_conflicting", counted)
     first, second = run(digits), run(digits, align=0.0, prune_steps=5)
     assert len(mined) == 1
     assert torch.equal(first.explanation.mined.score, second.explanation.mined.score)
@@ -215,17 +215,17 @@ def test_what_was_mined_once_is_not_mined_again_for_other_settings_of_the_mask(
 
 def test_an_odd_list_is_warned_of_each_time(digits: Splits) -> None:
     for _ in range(2):
-        with pytest.warns(SpurlessWarning, match="Mining .* most examples break the shortcut"):
+        with pytest.warns(SpurlessWarning, match="Mining .* most examples conflict with the shortcut"):
             run(digits, mining={"how": "early", "steps": 1, "lr": 1e-6})
 
 
 def test_a_trained_model_needs_a_list(digits: Splits, erm: Classifier, listed: str) -> None:
-    with pytest.raises(BadInput, match=r"trained elsewhere.*Give an untrained model, or pass mined=PATH"):
+    with pytest.raises(InputError, match=r"trained model was passed.*Pass an untrained model, or mined=PATH"):
         run(digits, erm)
     other = few(load("colored-digits", conflicting=0.1, size=16, seed=1))
-    with pytest.raises(BadInput, match="the mined list was made from other data"):
+    with pytest.raises(InputError, match="the examples were mined from other data"):
         run(other, mined=listed)
-    with pytest.raises(BadInput, match="the initial weights are not known"):
+    with pytest.raises(InputError, match="the initial weights are unknown"):
         run(digits, erm, mined=listed, reset=True)
 
 
@@ -275,7 +275,7 @@ def test_it_works_on_any_net(digits: Splits, listed: str, name: str) -> None:
         build(name, digits),
         digits,
         train={**TRAIN, "steps": 5},
-        engine=CPU,
+        compute=CPU,
         **{**SMALL, "mined": listed, "prune_steps": 3, "prune_lr": 1.0},
     )
     assert 0 < fitted.explanation.sparsity < 1
@@ -284,7 +284,7 @@ def test_it_works_on_any_net(digits: Splits, listed: str, name: str) -> None:
     }
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill."""
 
 
@@ -296,17 +296,17 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 
     def kill(_self: Run, at: str, number: int, *_: object) -> None:
         if (at, number) == (stage, step):
-            raise Killed
+            raise KilledError
 
-    monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
+    monkeypatch.setattr(Checkpoints, "is_due", lambda *_: True)
     monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path / "empty"))  # else nothing is mined again
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "tell", kill)
-        with pytest.raises(Killed):
+        patch.setattr(Run, "report_progress", kill)
+        with pytest.raises(KilledError):
             run(digits, folder=tmp_path)
     again = run(digits, folder=tmp_path)
     assert torch.equal(weights(again.model), weights(whole.model))
-    assert again.explanation.looks == whole.explanation.looks
+    assert again.explanation.snapshots == whole.explanation.snapshots
     states = (each.explanation.pruned.state_dict() for each in (again, whole))
     assert all(map(torch.equal, *(state.values() for state in states)))
     assert [row["stage"] for row in again.record.history][-1] == "subnetwork"
@@ -351,5 +351,5 @@ def test_the_presets_are_those_of_the_authors() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(InputError, match=said):
         make_method("dcwp", **options)

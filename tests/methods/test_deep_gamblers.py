@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped, Splits
+from spurless.data.split import Split, Splits
+from spurless.fitting import fit
 from spurless.methods.deep_gamblers import (
     DeepGamblers,
     DeepGamblersConfig,
@@ -23,23 +23,23 @@ from spurless.methods.deep_gamblers import (
     gamblers_loss,
 )
 from spurless.models import Classifier, build, load_weights, save_weights
-from spurless.train.abstain import ABSTAIN, Abstainer, assess_selective, selector_response
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
+from spurless.train.selective import ABSTAIN, Abstainer, assess_selective
 
 GROUPS = Groups(tuple("abcd"), ("clear", "noisy"))
 GROUPS_OF_TWO = Groups(("even", "odd"), ("clear", "noisy"))
 TRAIN = {"epochs": 15, "lr": 0.01, "optimiser": "adam", "batch_size": 50, "weight_decay": 0.0, "schedule": "cosine"}
 
 
-def plane(n: int, name: str) -> Grouped:
+def plane(n: int, name: str) -> Split:
     """Four classes by the signs of two features; where the third is above 0.6, a fifth of all, the label is chance."""
     generator = Seeds(0).generator(name)
     x = 2 * torch.rand(n, 3, generator=generator) - 1
     noisy = x[:, 2] > 0.6
     y = 2 * (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
-    return Grouped(x, torch.where(noisy, torch.randint(4, (n,), generator=generator), y), noisy.long(), GROUPS)
+    return Split(x, torch.where(noisy, torch.randint(4, (n,), generator=generator), y), noisy.long(), GROUPS)
 
 
 DATA = Splits(plane(2000, "train"), plane(2000, "val"), plane(2000, "test"))
@@ -112,8 +112,8 @@ def test_the_score_has_the_order_of_the_reservation_and_does_not_round() -> None
 def test_two_steps_by_hand_one_of_cross_entropy_and_one_of_betting() -> None:
     data = Splits(plane(60, "train"), plane(60, "val"), plane(60, "test"))
     model = build("linear", data)
-    run = start(Engine("cpu"), 0, TrainConfig(epochs=2, batch_size=60, lr=0.5, momentum=0.0, weight_decay=0.0))
-    with run.seeds.borrowed("selector"):
+    run = make_run(Compute("cpu"), 0, TrainConfig(epochs=2, batch_size=60, lr=0.5, momentum=0.0, weight_decay=0.0))
+    with run.seeds.seed_global_rng("selector"):
         attach_reservation(model)  # the same draw that fit makes
     head, extra = model.head, reservation(model).layer
     assert isinstance(head, nn.Linear)
@@ -137,7 +137,7 @@ def test_two_steps_by_hand_one_of_cross_entropy_and_one_of_betting() -> None:
 
 
 def test_it_refuses_what_is_noisy_and_errs_less_on_the_rest() -> None:
-    fitted = fit(DeepGamblers(), net(), DATA, train=TRAIN, engine=Engine("cpu"))
+    fitted = fit(DeepGamblers(), net(), DATA, train=TRAIN, compute=Compute("cpu"))
     abstainer = Abstainer.of(fitted.model)
     assert abstainer.score == "selector"
     found = assess_selective(abstainer, DATA)
@@ -148,20 +148,20 @@ def test_it_refuses_what_is_noisy_and_errs_less_on_the_rest() -> None:
 
 
 def test_the_model_has_a_logit_per_class_and_half_precision_changes_little() -> None:
-    fitted = fit(DeepGamblers(), net(), DATA, train=TRAIN, engine=Engine("cpu", precision="bf16-mixed"))
+    fitted = fit(DeepGamblers(), net(), DATA, train=TRAIN, compute=Compute("cpu", precision="bf16-mixed"))
     assert fitted.model(DATA.test.example(3)).shape == (3, 4)
     assert assess_selective(Abstainer.of(fitted.model), DATA).at(0.8).error < 0.08
 
 
 def test_weights_are_saved_with_the_reservation_and_loaded_where_one_is(tmp_path: Path) -> None:
-    fitted = fit(DeepGamblers(), net(), DATA, train={"epochs": 1}, engine=Engine("cpu"))
+    fitted = fit(DeepGamblers(), net(), DATA, train={"epochs": 1}, compute=Compute("cpu"))
     save_weights(tmp_path / "model.safetensors", fitted.model)
-    with pytest.raises(BadInput, match=r"the weights do not fit mlp: unexpected selector\.layer\.bias"):
+    with pytest.raises(InputError, match=r"the weights do not fit mlp: unexpected selector\.layer\.bias"):
         load_weights(tmp_path / "model.safetensors", net())
     again = net()
     attach_reservation(again)
     load_weights(tmp_path / "model.safetensors", again)
-    torch.testing.assert_close(selector_response(again, DATA.test), selector_response(fitted.model, DATA.test))
+    torch.testing.assert_close(Abstainer.of(again).respond(DATA.test), Abstainer.of(fitted.model).respond(DATA.test))
 
 
 def test_a_payoff_at_which_abstaining_never_pays_is_a_warning() -> None:
@@ -169,12 +169,12 @@ def test_a_payoff_at_which_abstaining_never_pays_is_a_warning() -> None:
     train, val, test = parts
     two = Splits(train, val, test)
     with pytest.warns(SpurlessWarning, match=r"With 2 classes and a payoff of 2\.2 it never pays to abstain"):
-        fit(DeepGamblers(), build("linear", two), two, train={"steps": 1}, engine=Engine("cpu"))
+        fit(DeepGamblers(), build("linear", two), two, train={"steps": 1}, compute=Compute("cpu"))
     fine = DeepGamblers(DeepGamblers.presets["two-classes"])  # a warning would be an error here
-    fit(fine, build("linear", two), two, train={"steps": 1}, engine=Engine("cpu"))
+    fit(fine, build("linear", two), two, train={"steps": 1}, compute=Compute("cpu"))
 
 
-class Cut(Exception):
+class CutError(Exception):
     """Stands for a kill between two steps."""
 
 
@@ -187,22 +187,22 @@ class CutAt(Checkpoints):
         super().save(stage, state)
         self.left -= 1
         if self.left == 0:
-            raise Cut
+            raise CutError
 
 
 def test_a_run_that_was_cut_ends_with_the_same_weights(tmp_path: Path) -> None:
     method, config = DeepGamblers(DeepGamblersConfig(2.2, 0.3)), TrainConfig(epochs=1, batch_size=200)  # 10 steps
-    whole = method.fit(net(), DATA, start(Engine("cpu"), 0, config))
-    with pytest.raises(Cut):
-        method.fit(net(), DATA, start(Engine("cpu"), 0, config, CutAt(tmp_path, "key", seconds=0.0)))
-    again = method.fit(net(), DATA, start(Engine("cpu"), 0, config, Checkpoints(tmp_path, "key")))
+    whole = method.fit(net(), DATA, make_run(Compute("cpu"), 0, config))
+    with pytest.raises(CutError):
+        method.fit(net(), DATA, make_run(Compute("cpu"), 0, config, CutAt(tmp_path, "key", seconds=0.0)))
+    again = method.fit(net(), DATA, make_run(Compute("cpu"), 0, config, Checkpoints(tmp_path, "key")))
     assert all(map(torch.equal, whole.parameters(), again.parameters()))
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for payoff in (1.0, 0.0, math.inf, math.nan):
-        with pytest.raises(BadInput, match="payoff must be above 1"):
+        with pytest.raises(InputError, match="payoff must be above 1"):
             DeepGamblersConfig(payoff)
     for pretrain in (-0.1, 1.0):
-        with pytest.raises(BadInput, match="pretrain is a share of the training"):
+        with pytest.raises(InputError, match="pretrain must be a fraction of the training"):
             DeepGamblersConfig(2.2, pretrain)

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Splits
+from spurless.core.errors import InputError
+from spurless.data.datasets.synthetic import PlantedConfig, planted
 from spurless.data.loader import Loader
-from spurless.data.planted import PlantedConfig, planted
-from spurless.methods.disent import DisEnt, DisEntConfig, Encoders, Sides, disentangled
+from spurless.data.split import Splits
+from spurless.fitting import fit
+from spurless.methods.disent import DisEnt, DisEntConfig, Encoders, Sides, make_two_encoders
 from spurless.models import Classifier, build, wrap
 from spurless.train.config import TrainConfig
 from spurless.train.loop import minimise
 from spurless.train.losses import generalised_cross_entropy
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 from spurless.train.step import Objective, Stage
 
 DATA = planted(PlantedConfig(core=2.0, spurious=4.0, n_train=2000, n_val=100, n_test=4000))
@@ -66,7 +66,7 @@ def first_loss(data: Splits, config: DisEntConfig, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("spurless.methods.disent.minimise", watch)
     monkeypatch.setattr("torch.rand", lambda *_, **__: ORDER.argsort().float())
-    run = start(Engine("cpu"), 0, TrainConfig(steps=1, batch_size=len(data.train)))
+    run = make_run(Compute("cpu"), 0, TrainConfig(steps=1, batch_size=len(data.train)))
     DisEnt(config).fit(build("mlp", data, width=3, activation="tanh"), data, run)  # no unit is dead
     return run.history[0]["loss"], begun[0]
 
@@ -75,7 +75,7 @@ def first_loss(data: Splits, config: DisEntConfig, monkeypatch: pytest.MonkeyPat
 def test_the_whole_loss_by_hand(swap_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config = DisEntConfig(swap_after, swap=0.5, bias=3.0, swap_bias=7.0)
     loss, network = first_loss(FOUR, config, monkeypatch)
-    seeds = start(Engine("cpu"), 0, TrainConfig()).seeds.child("train")
+    seeds = make_run(Compute("cpu"), 0, TrainConfig()).seeds.child("train")
     order = torch.randperm(4, generator=seeds.generator("order", 0))  # of the loader
     x, y = cast(Tensor, FOUR.train.x)[order].float(), FOUR.train.y[order]
     z = network.features(x)
@@ -101,7 +101,7 @@ def test_a_swap_permutes_the_batch_and_another_one_the_next(monkeypatch: pytest.
         return plainly(self, order)
 
     monkeypatch.setattr(Sides, "bias", watch)
-    run = start(Engine("cpu"), 0, TrainConfig(steps=6, batch_size=64))
+    run = make_run(Compute("cpu"), 0, TrainConfig(steps=6, batch_size=64))
     DisEnt(DisEntConfig(swap_after=0)).fit(build("linear", DATA), DATA, run)
     assert len(orders) == 6
     assert all(sorted(order.tolist()) == list(range(64)) for order in orders)
@@ -110,7 +110,7 @@ def test_a_swap_permutes_the_batch_and_another_one_the_next(monkeypatch: pytest.
 
 def test_what_comes_back_is_a_classifier_of_both_encoders() -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 2))  # a user's own
-    run = start(Engine("cpu"), 0, TrainConfig(steps=3, batch_size=4))
+    run = make_run(Compute("cpu"), 0, TrainConfig(steps=3, batch_size=4))
     model, x = DisEnt(DisEntConfig(swap_after=1)).fit(wrap(net), FOUR, run), torch.randn(7, 2)
     model.verify(x)
     encoders = cast(Encoders, model.backbone)
@@ -124,7 +124,7 @@ def test_what_comes_back_is_a_classifier_of_both_encoders() -> None:
 
 def test_the_heads_are_drawn_apart_and_the_encoders_start_as_the_given_one() -> None:
     model = build("mlp", DATA, width=3)
-    twins = disentangled(deepcopy(model))
+    twins = make_two_encoders(deepcopy(model))
     encoders = cast(Encoders, twins.backbone)
     x = torch.randn(4, 2)
     assert torch.equal(encoders.intrinsic(x), model.features(x))
@@ -136,17 +136,17 @@ def test_raises_the_accuracy_where_the_shortcut_misleads_without_any_attribute()
     gains = []
     for seed in range(3):
         model = build("linear", DATA, seed=seed)
-        erm = fit("erm", model, DATA, seed=seed, train=settings, engine=Engine("cpu"))
-        disent = fit("disent", model, DATA, seed=seed, train=settings, engine=Engine("cpu"), swap_after=40)
+        erm = fit("erm", model, DATA, seed=seed, train=settings, compute=Compute("cpu"))
+        disent = fit("disent", model, DATA, seed=seed, train=settings, compute=Compute("cpu"), swap_after=40)
         gains.append(disent.record.metrics["worst_group"] - erm.record.metrics["worst_group"])  # type: ignore[operator]
         assert not any(disent.record.supervision.values())
     assert sorted(gains)[1] > 0.1
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"DisEnt's swap_after must not be negative \(got -1"):
+    with pytest.raises(InputError, match=r"DisEnt's swap_after must not be negative \(got -1"):
         DisEntConfig(swap_after=-1)
-    with pytest.raises(BadInput, match=r"DisEnt's swap_bias must not be negative"):
+    with pytest.raises(InputError, match=r"DisEnt's swap_bias must not be negative"):
         DisEntConfig(swap_bias=-0.1)
-    with pytest.raises(BadInput, match=r"DisEnt's q is a share"):
+    with pytest.raises(InputError, match=r"DisEnt's q must be a fraction"):
         DisEntConfig(q=2.0)

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
-from spurless.data.colored_digits import ColoredDigitsConfig, colored_digits
-from spurless.data.grouped import Grouped, Splits
-from spurless.data.mined import Mined, fingerprint
-from spurless.methods.end import EnD, EnDConfig, apart, cosines, together
+from spurless.data.datasets.colored import ColoredDigitsConfig, colored_digits
+from spurless.data.mined import MinedExamples, data_fingerprint
+from spurless.data.split import Split, Splits
+from spurless.fitting import fit
+from spurless.methods.end import EnD, EnDConfig, cosines, cross_attribute_dissimilarity, same_attribute_similarity
 from spurless.models import build
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 
 # directions of 0, 60, 90 and 180 degrees, of any length
 FEATURES = torch.tensor([[2.0, 0.0], [0.5, 0.75**0.5], [0.0, 3.0], [-1.0, 0.0]])
@@ -31,20 +31,22 @@ def test_the_cosines_do_not_know_lengths() -> None:
 def test_the_same_attribute_apart_by_hand() -> None:
     gram = cosines(FEATURES)
     # attribute 0 has the pair of 60 degrees, attribute 1 that of 90: (|1/2| + |0|) / 2
-    assert float(apart(gram, torch.tensor([0, 0, 1, 1]), 2)) == pytest.approx(0.25)
+    assert float(same_attribute_similarity(gram, torch.tensor([0, 0, 1, 1]), 2)) == pytest.approx(0.25)
     # three of one attribute: |1/2 + 0 + sqrt(3)/2| / 3; an attribute with one example has no pair
-    assert float(apart(gram, torch.tensor([0, 0, 0, 1]), 2)) == pytest.approx((HALF + SQRT) / 3)
+    assert float(same_attribute_similarity(gram, torch.tensor([0, 0, 0, 1]), 2)) == pytest.approx((HALF + SQRT) / 3)
     # the sign is dropped per attribute, not per pair: |1/2 - 1 - 1/2| / 3
-    assert float(apart(gram, torch.tensor([0, 0, 1, 0]), 2)) == pytest.approx(1 / 3)
+    assert float(same_attribute_similarity(gram, torch.tensor([0, 0, 1, 0]), 2)) == pytest.approx(1 / 3)
 
 
 def test_the_same_label_together_by_hand() -> None:
     gram, a = cosines(FEATURES), torch.tensor([0, 1, 0, 1])
     # label 0: pair (0, 1) of cosine 1/2; label 1: pair (2, 3) of cosine 0; likeness (3/4 + 1/2) / 2
-    assert float(together(gram, torch.tensor([0, 0, 1, 1]), a)) == pytest.approx(1 - 0.625)
+    assert float(cross_attribute_dissimilarity(gram, torch.tensor([0, 0, 1, 1]), a)) == pytest.approx(1 - 0.625)
     # one label: the pairs of equal attribute, (0, 2) and (1, 3), do not count
     likeness = (1 + HALF) / 2 + 0.0 + (1 + SQRT) / 2 + HALF
-    assert float(together(gram, torch.zeros(4, dtype=torch.long), a)) == pytest.approx(1 - likeness / 4)
+    assert float(cross_attribute_dissimilarity(gram, torch.zeros(4, dtype=torch.long), a)) == pytest.approx(
+        1 - likeness / 4
+    )
 
 
 def test_both_terms_by_brute_force() -> None:
@@ -59,14 +61,16 @@ def test_both_terms_by_brute_force() -> None:
         elif y[i] == y[j]:
             likeness.append((1 + cosine) / 2)
     gram = cosines(features)
-    assert float(apart(gram, a, 4)) == pytest.approx(sum(map(abs, by_attribute)) / n_same, rel=1e-4)
-    assert float(together(gram, y, a)) == pytest.approx(1 - sum(likeness) / len(likeness), rel=1e-4)
+    assert float(same_attribute_similarity(gram, a, 4)) == pytest.approx(sum(map(abs, by_attribute)) / n_same, rel=1e-4)
+    assert float(cross_attribute_dissimilarity(gram, y, a)) == pytest.approx(
+        1 - sum(likeness) / len(likeness), rel=1e-4
+    )
 
 
 def test_a_batch_without_pairs_costs_nothing_and_has_a_gradient() -> None:
     features = torch.zeros(3, 2, requires_grad=True)  # no direction at all
     gram, alone = cosines(features), torch.arange(3)
-    loss = apart(gram, alone, 3) + together(gram, alone, alone)
+    loss = same_attribute_similarity(gram, alone, 3) + cross_attribute_dissimilarity(gram, alone, alone)
     (slope,) = torch.autograd.grad(loss, features)
     assert float(loss.detach()) == 0.0
     assert bool(slope.isfinite().all())
@@ -81,8 +85,12 @@ def test_one_step_is_cross_entropy_and_the_two_terms() -> None:
         features = model.features(x.float() / 255)
         gram = cosines(features)
         plain = torch.nn.functional.cross_entropy(model.head(features), y)
-        expected = plain + 2.0 * apart(gram, data.train.a, 10) + 3.0 * together(gram, y, data.train.a)
-    run = start(Engine("cpu"), 0, TrainConfig(steps=1, batch_size=1000))
+        expected = (
+            plain
+            + 2.0 * same_attribute_similarity(gram, data.train.a, 10)
+            + 3.0 * cross_attribute_dissimilarity(gram, y, data.train.a)
+        )
+    run = make_run(Compute("cpu"), 0, TrainConfig(steps=1, batch_size=1000))
     EnD(EnDConfig(2.0, 3.0)).fit(model, data, run)
     assert run.history[0]["loss"] == pytest.approx(float(expected), rel=1e-4)
 
@@ -103,7 +111,7 @@ def test_raises_the_accuracy_where_the_colour_misleads() -> None:
                 data,
                 seed=seed,
                 train=settings,
-                engine=Engine("cpu"),
+                compute=Compute("cpu"),
             ).record
             for name in ("erm", "end")
         )
@@ -114,24 +122,24 @@ def test_raises_the_accuracy_where_the_colour_misleads() -> None:
 
 def test_overlapping_attributes_are_refused() -> None:
     groups = Groups.overlapping(("civil", "toxic"), ("male", "female"))
-    split = Grouped(
-        torch.randn(4, 2), torch.tensor([0, 1, 0, 1]), torch.tensor([[1, 1], [0, 1], [0, 0], [1, 0]]), groups
-    )
+    split = Split(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]), torch.tensor([[1, 1], [0, 1], [0, 0], [1, 0]]), groups)
     data = Splits(split, split, split)
-    with pytest.raises(BadInput, match=r"these groups overlap"):
-        EnD().fit(build("linear", data), data, start(Engine("cpu"), 0, TrainConfig()))
+    with pytest.raises(InputError, match=r"these groups overlap"):
+        EnD().fit(build("linear", data), data, make_run(Compute("cpu"), 0, TrainConfig()))
 
 
 def test_domains_that_are_no_attributes_are_refused() -> None:
     data = colored_digits(ColoredDigitsConfig(conflicting=0.1))
     listed = data.train.y != data.train.a
-    mined = Mined(listed.float(), listed, "gce", fingerprint(data.train))
-    with pytest.raises(BadInput, match=r"tells attributes from labels.*got 0, not listed, 0, listed.*Use group-dro"):
+    mined = MinedExamples(listed.float(), listed, "gce", data_fingerprint(data.train))
+    with pytest.raises(
+        InputError, match=r"attributes that occur with several labels.*got 0, not listed, 0, listed.*Use group-dro"
+    ):
         fit("end", build("mlp", data), mined.as_groups(data), train=TrainConfig(steps=1))
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"EnD's alpha must not be negative \(got -1"):
+    with pytest.raises(InputError, match=r"EnD's alpha must not be negative \(got -1"):
         EnDConfig(alpha=-1.0)
-    with pytest.raises(BadInput, match=r"EnD's beta must not be negative"):
+    with pytest.raises(InputError, match=r"EnD's beta must not be negative"):
         EnDConfig(beta=-1.0)

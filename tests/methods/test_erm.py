@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from spurless.bench.fitting import fit
-from spurless.data.grouped import Batch
-from spurless.data.planted import PlantedConfig, erm_optimum, planted, planted_accuracy
+from spurless.data.datasets.synthetic import PlantedConfig, erm_optimum, planted, planted_accuracy
+from spurless.data.split import Batch
+from spurless.fitting import fit
 from spurless.methods.erm import mean_loss
 from spurless.models import build
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 
 def test_the_loss_is_the_mean_cross_entropy() -> None:
@@ -27,7 +27,7 @@ def test_group_accuracies_on_planted_match_the_formula() -> None:
     config = PlantedConfig(n_train=20000, n_test=20000)
     data = planted(config)
     train = {"epochs": 10, "lr": 0.1, "batch_size": 200, "weight_decay": 0.0, "schedule": "cosine"}
-    fitted = fit("erm", build("linear", data), data, train=train, engine=Engine("cpu"))
+    fitted = fit("erm", build("linear", data), data, train=train, compute=Compute("cpu"))
     expected = planted_accuracy(erm_optimum(config), config).tolist()  # .974, .393, .393, .974
     for row, value in zip(fitted.record.groups, expected, strict=True):
         assert row.accuracy == pytest.approx(

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Batch, Splits
-from spurless.data.planted import PlantedConfig, planted, planted_accuracy
+from spurless.core.errors import InputError
+from spurless.data.datasets.synthetic import PlantedConfig, planted, planted_accuracy
+from spurless.data.split import Batch, Splits
+from spurless.fitting import Fitted, fit
 from spurless.methods import make_method
 from spurless.methods.focal import Focal, FocalConfig
 from spurless.models import build
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 CONFIG = PlantedConfig(n_train=20000, n_test=20000)
 TRAIN = {"epochs": 10, "lr": 0.1, "batch_size": 200, "weight_decay": 0.0, "schedule": "cosine"}
@@ -31,12 +31,12 @@ def test_the_loss_of_a_batch_by_hand() -> None:
 
 
 def fitted(data: Splits, gamma: float) -> Fitted:
-    return fit("focal", build("linear", data), data, train=TRAIN, engine=Engine("cpu"), gamma=gamma)
+    return fit("focal", build("linear", data), data, train=TRAIN, compute=Compute("cpu"), gamma=gamma)
 
 
 def test_without_gamma_it_is_erm_to_the_bit() -> None:
     data = planted(PlantedConfig(n_train=400, n_val=50, n_test=50))
-    erm = fit("erm", build("linear", data), data, train=TRAIN, engine=Engine("cpu"))
+    erm = fit("erm", build("linear", data), data, train=TRAIN, compute=Compute("cpu"))
     for ours, theirs in zip(fitted(data, 0.0).model.parameters(), erm.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -79,5 +79,5 @@ def test_a_linear_model_reaches_the_minimum_of_the_formula_and_serves_the_small_
 
 @pytest.mark.parametrize("gamma", [-1.0, math.nan, math.inf])
 def test_a_gamma_that_makes_no_sense_is_refused(gamma: float) -> None:
-    with pytest.raises(BadInput, match=r"gamma of the focal loss must not be negative \(got"):
+    with pytest.raises(InputError, match=r"gamma of the focal loss must not be negative \(got"):
         make_method("focal", gamma=gamma)

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Splits
-from spurless.data.loader import shuffled
-from spurless.data.planted import PlantedConfig, planted
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.data.loader import shuffled_order
+from spurless.data.split import Splits
+from spurless.fitting import Fitted, fit
 from spurless.methods.gc_dro import GCDRO, GCDROConfig, example_weights
 from spurless.models import build
 from spurless.train.checkpoint import Checkpoints
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 TRAIN = {"epochs": 5, "lr": 0.1, "batch_size": 200, "weight_decay": 0.0, "schedule": "cosine"}
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 
 
 def test_example_weights_by_hand() -> None:
@@ -59,7 +59,7 @@ def test_the_whole_group_as_the_worst_case_weighs_alike() -> None:
 
 
 def trained(name: str, data: Splits, seed: int = 0, **options: Any) -> Fitted:
-    settings = {"train": TRAIN, "engine": CPU, **options}
+    settings = {"train": TRAIN, "compute": CPU, **options}
     return fit(name, build("linear", data, seed=seed), data, seed=seed, **settings)
 
 
@@ -89,7 +89,7 @@ def by_hand(data: Splits, config: GCDROConfig, epochs: int, lr: float) -> Tensor
     weight, running = [1.0] * n, [0.0] * n
     for epoch in range(epochs):
         average = [0.0] * 4
-        for index in shuffled(n, Seeds(0).child("train"))(epoch).view(2, -1).tolist():
+        for index in shuffled_order(n, Seeds(0).child("train"))(epoch).view(2, -1).tolist():
             losses = cross_entropy(model(x[index]), train.y[index], reduction="none")
             losses = losses * torch.tensor([weight[i] for i in index])
             for k in range(4):
@@ -167,25 +167,25 @@ def test_selection_is_by_the_run_s_criterion_and_without_one_the_last_epoch_is_k
     assert not torch.equal(weights_of(best), weights_of(last))
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill."""
 
 
 def test_a_killed_run_goes_on_with_what_it_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Checkpoints, "due", lambda *_: True)  # keep every step
+    monkeypatch.setattr(Checkpoints, "is_due", lambda *_: True)  # keep every step
     data = planted(PlantedConfig(n_train=200, n_val=50, n_test=50))
 
     def run(folder: Path, kill_at: int = 0) -> Fitted:
         def kill(_stage: str, step: int, _total: int, _word: str) -> None:
             if step == kill_at:
-                raise Killed
+                raise KilledError
 
         monkeypatch.setattr("spurless.train.run.time.monotonic", iter(range(1000)).__next__)  # tell every step
         settings = {"epochs": 4, "batch_size": 50, "lr": 0.1}
         return trained("gc-dro", data, train=settings, folder=folder, progress=kill, preset="planted")
 
     whole = run(tmp_path / "whole")
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run(tmp_path / "cut", kill_at=10)  # in the third epoch, with weights of two looks
     again = run(tmp_path / "cut")
     assert torch.equal(weights_of(again), weights_of(whole))
@@ -208,7 +208,9 @@ def test_the_presets_are_those_of_the_authors_scripts() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"GC-DRO's beta is a share \(expected above 0 and at most 1, got 0\.0\)"):
+    with pytest.raises(
+        InputError, match=r"GC-DRO's beta must be a fraction \(expected above 0 and at most 1, got 0\.0\)"
+    ):
         GCDROConfig(beta=0.0)
-    with pytest.raises(BadInput, match=r"GC-DRO's example_floor is a share"):
+    with pytest.raises(InputError, match=r"GC-DRO's example_floor must be a fraction"):
         GCDROConfig(example_floor=2.0)

@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Splits
-from spurless.data.planted import PlantedConfig, planted
+from spurless.core.errors import InputError
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.data.split import Splits
+from spurless.fitting import Fitted, fit
 from spurless.methods.greedy_dro import GreedyDROConfig, WorstGroups, greedy_weights
 from spurless.models import build
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 
 LOSSES, SHARES = torch.tensor([0.2, 0.9, 0.5, 0.1]), torch.tensor([0.4, 0.1, 0.2, 0.3])
 TRAIN = {"epochs": 10, "lr": 0.1, "batch_size": 200, "weight_decay": 0.0, "schedule": "cosine"}
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_group_without_examples_is_never_the_worst_and_breaks_nothing() -> Non
 
 def worst_groups(config: GreedyDROConfig) -> WorstGroups:
     data = planted(PlantedConfig(n_train=100, n_val=10, n_test=10))
-    return WorstGroups.of(data.train, config, start(CPU, 0, TrainConfig(batch_size=4)))
+    return WorstGroups.of(data.train, config, make_run(CPU, 0, TrainConfig(batch_size=4)))
 
 
 def test_the_running_averages_by_hand() -> None:
@@ -76,7 +76,7 @@ def test_the_running_averages_by_hand() -> None:
     torch.testing.assert_close(worst.counts.sum(), torch.tensor(4.0))  # what a batch of 4 lets expect
     worst.counts.copy_(torch.tensor([1.0, 1.0, 1.0, 1.0]))
     losses = torch.tensor([1.0, 3.0, 8.0, 8.0], requires_grad=True)
-    value = worst.mean(losses, torch.tensor([0, 0, 3, 3]))
+    value = worst.weighted_mean(losses, torch.tensor([0, 0, 3, 3]))
     assert worst.losses.tolist() == [0.5, 0.0, 0.0, 2.0]  # a quarter of the group means 2 and 8; absent groups stay
     assert worst.counts.tolist() == [1.5, 0.5, 0.5, 1.5]
     # shares 3/8, 1/8, 1/8, 3/8: the last group gets 2, the first what is left: (1 - 3/4) / (3/8)
@@ -84,20 +84,20 @@ def test_the_running_averages_by_hand() -> None:
     torch.testing.assert_close(value, torch.tensor((4 * first + 16 * 2.0) / 4))
     (gradient,) = torch.autograd.grad(value, losses)
     torch.testing.assert_close(gradient, torch.tensor([first, first, 2.0, 2.0]) / 4)
-    worst.mean(torch.tensor([4.0, 4.0]), torch.tensor([1, 1]))
+    worst.weighted_mean(torch.tensor([4.0, 4.0]), torch.tensor([1, 1]))
     assert worst.losses.tolist() == [0.5, 1.0, 0.0, 2.0]  # who is not in the batch is not forgotten
 
 
 def test_without_a_pace_the_counts_stay_those_of_the_training_data() -> None:
     worst = worst_groups(GreedyDROConfig(count_ema=0.0))
     before = worst.counts.clone()
-    worst.mean(torch.ones(4), torch.zeros(4, dtype=torch.long))
+    worst.weighted_mean(torch.ones(4), torch.zeros(4, dtype=torch.long))
     assert torch.equal(worst.counts, before)
 
 
 def trained(name: str, data: Splits, seed: int = 0, **options: Any) -> Fitted:
     options = {"preset": "planted", **options} if name != "erm" else options
-    return fit(name, build("linear", data, seed=seed), data, seed=seed, train=TRAIN, engine=CPU, **options)
+    return fit(name, build("linear", data, seed=seed), data, seed=seed, train=TRAIN, compute=CPU, **options)
 
 
 def worst_group(fitted: Fitted) -> float:
@@ -129,8 +129,10 @@ def test_with_all_the_data_as_the_worst_case_or_in_one_domain_it_is_erm() -> Non
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"Greedy DRO's alpha is a share \(expected above 0 and at most 1, got 0\.0\)"):
+    with pytest.raises(
+        InputError, match=r"Greedy DRO's alpha must be a fraction \(expected above 0 and at most 1, got 0\.0\)"
+    ):
         GreedyDROConfig(alpha=0.0)
     for name in ("ema", "count_ema", "floor"):
-        with pytest.raises(BadInput, match=f"Greedy DRO's {name} is a share"):
+        with pytest.raises(InputError, match=f"Greedy DRO's {name} must be a fraction"):
             GreedyDROConfig(**{name: 1.1})

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spurless.bench.fitting import fit
-from spurless.data.planted import PlantedConfig, planted
-from spurless.methods.group_dro import GroupDRO, GroupDROConfig, group_means, reweigh
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.fitting import fit
+from spurless.methods.group_dro import GroupDRO, GroupDROConfig, group_means, update_weights
 from spurless.models import build
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 
 
 def test_group_means_by_hand() -> None:
@@ -29,7 +29,7 @@ def test_losses_may_be_of_another_precision(kind: torch.dtype) -> None:
 
 
 def test_one_step_by_hand() -> None:
-    q = reweigh(torch.tensor([0.5, 0.5]), torch.tensor([math.log(3.0), 0.0]), step_size=1.0)
+    q = update_weights(torch.tensor([0.5, 0.5]), torch.tensor([math.log(3.0), 0.0]), step_size=1.0)
     torch.testing.assert_close(q, torch.tensor([0.75, 0.25]))  # 0.5 * 3 : 0.5 * 1
 
 
@@ -38,14 +38,14 @@ def test_steps_compose_to_the_closed_form() -> None:
     losses = torch.rand(50, 4, generator=torch.Generator().manual_seed(0))
     q = torch.full((4,), 0.25)
     for row in losses:
-        q = reweigh(q, row, step_size=0.1)
+        q = update_weights(q, row, step_size=0.1)
     torch.testing.assert_close(q, torch.softmax(0.1 * losses.sum(dim=0), dim=0))
 
 
 def test_zero_step_leaves_the_weights_and_a_huge_step_picks_the_worst() -> None:
     losses = torch.tensor([0.2, 0.9, 0.4])
-    torch.testing.assert_close(reweigh(torch.ones(3) / 3, losses, 0.0), torch.ones(3) / 3)
-    torch.testing.assert_close(reweigh(torch.ones(3) / 3, losses, 1e4), torch.tensor([0.0, 1.0, 0.0]))
+    torch.testing.assert_close(update_weights(torch.ones(3) / 3, losses, 0.0), torch.ones(3) / 3)
+    torch.testing.assert_close(update_weights(torch.ones(3) / 3, losses, 1e4), torch.tensor([0.0, 1.0, 0.0]))
 
 
 def test_narrows_the_gap_that_erm_leaves_on_planted_data_to_the_minimax_of_the_formula() -> None:
@@ -53,7 +53,7 @@ def test_narrows_the_gap_that_erm_leaves_on_planted_data_to_the_minimax_of_the_f
     train = {"epochs": 10, "lr": 0.1, "batch_size": 200, "weight_decay": 0.0, "schedule": "cosine"}
     worst = {}
     for name, preset in (("erm", "plain"), ("group-dro", "planted")):
-        fitted = fit(name, build("linear", data), data, preset=preset, train=train, engine=Engine("cpu"))
+        fitted = fit(name, build("linear", data), data, preset=preset, train=train, compute=Compute("cpu"))
         worst[name] = fitted.record.metrics["worst_group"]
     assert worst["erm"] == pytest.approx(0.393, abs=0.025)
     assert worst["group-dro"] == pytest.approx(0.841, abs=0.025)  # Phi(1) in every group
@@ -64,7 +64,7 @@ def test_the_adjustment_favours_the_small_groups() -> None:
     data = planted(PlantedConfig(n_train=2000, n_val=100, n_test=2000))
     train = {"epochs": 3, "lr": 0.1, "batch_size": 200}
     plain, adjusted = (
-        fit("group-dro", build("linear", data), data, train=train, engine=Engine("cpu"), step_size=1.0, adjustment=c)
+        fit("group-dro", build("linear", data), data, train=train, compute=Compute("cpu"), step_size=1.0, adjustment=c)
         for c in (0.0, 1e3)
     )
     assert plain.record.metrics["conflicting"] < 0.95 < adjusted.record.metrics["conflicting"]  # type: ignore[operator]
@@ -75,9 +75,9 @@ def test_a_group_without_examples_takes_no_weight_from_the_others() -> None:
     three = replace(data, train=data.train.select((data.train.g != 1).nonzero().flatten()))
     train = {"epochs": 5, "lr": 0.1, "batch_size": 200}
     for c in (0.0, 5.0):
-        fitted = fit("group-dro", build("linear", data), three, train=train, engine=CPU, step_size=0.1, adjustment=c)
+        fitted = fit("group-dro", build("linear", data), three, train=train, compute=CPU, step_size=0.1, adjustment=c)
         assert fitted.record.history[-1]["loss"] > 0.1  # it was 1e-45 with c = 5: all weight on a loss of 0
-    q = GroupDRO(GroupDROConfig()).job(build("linear", data), three, start(CPU, 0, TrainConfig())).stage.memory["q"]
+    q = GroupDRO(GroupDROConfig()).job(build("linear", data), three, make_run(CPU, 0, TrainConfig())).stage.memory["q"]
     assert q.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
 
 

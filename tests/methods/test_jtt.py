@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.errors import InputError, SpurlessWarning
+from spurless.data.datasets.synthetic import PlantedConfig, planted
 from spurless.data.loader import Loader
-from spurless.data.planted import PlantedConfig, planted
+from spurless.fitting import fit
 from spurless.methods.jtt import JTT, JTTConfig
 from spurless.models import build
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import predict
 from spurless.train.loop import minimise
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 from spurless.train.step import Objective, Stage
 
 DATA = planted(PlantedConfig(n_train=4000, n_test=4000))
@@ -32,7 +32,7 @@ def test_the_mistakes_of_the_first_stage_are_drawn_more_often_in_the_second(monk
         seen[stage.name] = drawn, predict(model, DATA.train)
 
     monkeypatch.setattr("spurless.methods.jtt.minimise", watch)
-    run = start(Engine("cpu"), 0, TrainConfig(epochs=1, batch_size=100))
+    run = make_run(Compute("cpu"), 0, TrainConfig(epochs=1, batch_size=100))
     JTT(JTTConfig(2, 9.0)).fit(build("linear", DATA), DATA, run)
     drawn, _ = seen["train"]
     wrong = seen["scout"][1] != DATA.train.y
@@ -44,8 +44,8 @@ def test_the_mistakes_of_the_first_stage_are_drawn_more_often_in_the_second(monk
 
 def test_raises_the_worst_group_on_planted_data_without_any_attribute() -> None:
     train = {"epochs": 5, "lr": 0.05}
-    erm = fit("erm", build("linear", DATA), DATA, train=train, engine=Engine("cpu"))
-    jtt = fit("jtt", build("linear", DATA), DATA, train=train, engine=Engine("cpu"), first_epochs=2, upweight=20.0)
+    erm = fit("erm", build("linear", DATA), DATA, train=train, compute=Compute("cpu"))
+    jtt = fit("jtt", build("linear", DATA), DATA, train=train, compute=Compute("cpu"), first_epochs=2, upweight=20.0)
     before, after = erm.record.metrics["worst_group"], jtt.record.metrics["worst_group"]
     assert before is not None
     assert after is not None
@@ -55,24 +55,36 @@ def test_raises_the_worst_group_on_planted_data_without_any_attribute() -> None:
 
 def test_no_mistake_is_a_warning_and_the_second_stage_is_erm() -> None:
     easy = planted(PlantedConfig(core=50.0, spurious=0.0, n_train=200, n_val=50, n_test=50))
-    with pytest.warns(SpurlessWarning, match="JTT found no mistake after 3 epochs.*Look earlier"):
+    with pytest.warns(SpurlessWarning, match="misclassifies no example after 3 epochs.*Use fewer first_epochs"):
         fitted = fit(
-            "jtt", build("linear", easy), easy, train={"epochs": 1}, engine=Engine("cpu"), first_epochs=3, upweight=5.0
+            "jtt",
+            build("linear", easy),
+            easy,
+            train={"epochs": 1},
+            compute=Compute("cpu"),
+            first_epochs=3,
+            upweight=5.0,
         )
-    assert "JTT found no mistake" in fitted.record.warnings[0]
+    assert "JTT's first stage misclassifies no example" in fitted.record.warnings[0]
 
 
 def test_no_upweight_draws_evenly() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted = fit(
-            "jtt", build("linear", DATA), DATA, train={"epochs": 2}, engine=Engine("cpu"), first_epochs=1, upweight=0.0
+            "jtt",
+            build("linear", DATA),
+            DATA,
+            train={"epochs": 2},
+            compute=Compute("cpu"),
+            first_epochs=1,
+            upweight=0.0,
         )
     assert fitted.record.metrics["conflicting"] < 0.5  # type: ignore[operator]  # as ERM
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match="first_epochs must be at least 1"):
+    with pytest.raises(InputError, match="first_epochs must be at least 1"):
         JTTConfig(0, 1.0)
-    with pytest.raises(BadInput, match="upweight must not be negative"):
+    with pytest.raises(InputError, match="upweight must not be negative"):
         JTTConfig(1, -1.0)

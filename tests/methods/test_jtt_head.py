@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput, SpurlessWarning
-from spurless.data.grouped import Grouped, Splits
+from spurless.core.errors import InputError, SpurlessWarning
+from spurless.data.datasets.synthetic import PlantedConfig, planted
 from spurless.data.loader import Order
-from spurless.data.planted import PlantedConfig, planted
+from spurless.data.split import Split, Splits
+from spurless.fitting import Fitted, fit
 from spurless.methods import jtt_head, make_method
-from spurless.methods.head_tuning import tune_head
+from spurless.methods._head import tune_head
 from spurless.models import Classifier, build
 from spurless.train.evaluate import evaluate, predict
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 TRAIN = {"epochs": 2, "lr": 0.01}
 SHORT: dict[str, Any] = {"epochs": 5, "batches": 50, "upweight": 20.0}
 
@@ -32,15 +32,15 @@ DATA = clear()
 
 
 def tuned(model: nn.Module, data: Splits = DATA, seed: int = 0, **options: Any) -> Fitted:
-    return fit("jtt-head", model, data, seed=seed, train=TRAIN, engine=CPU, **{**SHORT, **options})
+    return fit("jtt-head", model, data, seed=seed, train=TRAIN, compute=CPU, **{**SHORT, **options})
 
 
 @pytest.mark.parametrize("on", ["train", "val", "half"])
 def test_mistakes_are_drawn_at_the_stated_rate(on: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = []
-    trained = fit("erm", build("linear", DATA), DATA, train=TRAIN, engine=CPU).model
+    trained = fit("erm", build("linear", DATA), DATA, train=TRAIN, compute=CPU).model
 
-    def watch(head: nn.Module, rows: Grouped, order: Order, *rest: Any) -> None:
+    def watch(head: nn.Module, rows: Split, order: Order, *rest: Any) -> None:
         wrong = predict(trained.head, rows) != rows.y
         drawn = torch.cat([torch.bincount(order(epoch), minlength=len(rows))[None] for epoch in range(3)]).sum(dim=0)
         rates.append(float(drawn[wrong].double().mean() / drawn[~wrong].double().mean()))
@@ -71,9 +71,9 @@ def test_it_raises_the_worst_group_by_the_mistakes_on_train_alone() -> None:
 
 def test_no_mistake_is_a_warning() -> None:
     easy = planted(PlantedConfig(core=50.0, spurious=0.0, n_train=200, n_val=50, n_test=50))
-    with pytest.warns(SpurlessWarning, match=r"jtt-head found no mistake on train, .* \(on='val'\)"):
+    with pytest.warns(SpurlessWarning, match=r"jtt-head found no misclassified example on train, .* \(on='val'\)"):
         fitted = tuned(build("linear", easy), easy)
-    assert "jtt-head found no mistake" in fitted.record.warnings[0]
+    assert "jtt-head found no misclassified example" in fitted.record.warnings[0]
 
 
 def test_the_criterion_chooses_the_epoch() -> None:
@@ -86,10 +86,10 @@ def test_the_criterion_chooses_the_epoch() -> None:
 @pytest.mark.filterwarnings("ignore:Validation differs from train")
 def test_what_cannot_be_is_refused() -> None:
     other = Classifier(nn.Linear(2, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), trained=True)
-    with pytest.raises(BadInput, match=r"jtt-head tunes a linear head \(got Sequential\)"):
+    with pytest.raises(InputError, match=r"jtt-head tunes a linear head \(got Sequential\)"):
         tuned(other)
     one = Splits(DATA.train, DATA.val.select(DATA.val.y == 1), DATA.test)
-    with pytest.raises(BadInput, match="jtt-head needs examples of two classes at least"):
+    with pytest.raises(InputError, match="jtt-head needs examples of at least two classes"):
         tuned(build("linear", DATA), one, on="val")
 
 
@@ -102,5 +102,5 @@ def test_what_cannot_be_is_refused() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(InputError, match=said):
         make_method("jtt-head", **options)

@@ -7,31 +7,31 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
-from spurless.data.grouped import Batch, Grouped, Splits
-from spurless.data.planted import PlantedConfig, planted
-from spurless.methods.lff import Failures, LfFConfig, Pair
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.data.split import Batch, Split, Splits
+from spurless.fitting import Fitted, fit
+from spurless.methods.lff import LfFConfig, LossHistory, Pair
 from spurless.models import build
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import evaluate, logits
 from spurless.train.losses import generalised_cross_entropy
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 
 Y = torch.tensor([0, 0, 1, 1])
 DATA = planted(PlantedConfig(core=2.0, spurious=4.0, n_train=2000, n_val=500, n_test=4000))
 
 
-def memory(decay: float = 0.7) -> Failures:
-    split = Grouped(torch.zeros(4, 2), Y, Y, Groups(("a", "b"), ("c", "d")))
-    return Failures.of(split, decay, start(Engine("cpu"), 0, TrainConfig()))
+def memory(decay: float = 0.7) -> LossHistory:
+    split = Split(torch.zeros(4, 2), Y, Y, Groups(("a", "b"), ("c", "d")))
+    return LossHistory.of(split, decay, make_run(Compute("cpu"), 0, TrainConfig()))
 
 
-def weigh(failures: Failures, index: list[int], debiased: list[float], biased: list[float]) -> Tensor:
+def weigh(failures: LossHistory, index: list[int], debiased: list[float], biased: list[float]) -> Tensor:
     batch = Batch(torch.zeros(len(index), 2), Y[index], Y[index], torch.tensor(index))
-    return failures.weigh(batch, torch.tensor(debiased), torch.tensor(biased))
+    return failures.update(batch, torch.tensor(debiased), torch.tensor(biased))
 
 
 def test_the_weights_of_four_examples_by_hand() -> None:
@@ -63,7 +63,7 @@ def test_a_class_without_loss_weighs_nothing_and_is_a_number() -> None:
 def test_no_gradient_flows_through_the_weights() -> None:
     losses = torch.ones(2, requires_grad=True)
     batch = Batch(torch.zeros(2, 2), Y[:2], Y[:2], torch.arange(2))
-    assert not memory().weigh(batch, losses, losses).requires_grad
+    assert not memory().update(batch, losses, losses).requires_grad
 
 
 def test_the_first_loss_in_closed_form() -> None:
@@ -73,14 +73,16 @@ def test_the_first_loss_in_closed_form() -> None:
     assert isinstance(x, Tensor)
     said = model(x.float()).detach()
     expected = torch.nn.functional.cross_entropy(said, y) / 2 + generalised_cross_entropy(said, y, 0.7).mean()
-    fitted = fit("lff", model, DATA, train={"steps": 1, "batch_size": 2000}, engine=Engine("cpu"))
+    fitted = fit("lff", model, DATA, train={"steps": 1, "batch_size": 2000}, compute=Compute("cpu"))
     assert fitted.record.history[0]["loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_the_debiased_network_is_judged_and_returned() -> None:
     one, other = build("linear", DATA, seed=0), build("linear", DATA, seed=1)
     assert torch.equal(logits(Pair(one, other), DATA.val), logits(one, DATA.val))
-    fitted = fit("lff", one, DATA, train={"epochs": 3, "lr": 0.05}, select="val-average", seed=1, engine=Engine("cpu"))
+    fitted = fit(
+        "lff", one, DATA, train={"epochs": 3, "lr": 0.05}, select="val-average", seed=1, compute=Compute("cpu")
+    )
     best = max(row["score"] for row in fitted.record.history)
     assert evaluate(fitted.model, DATA.val).average == best
 
@@ -90,7 +92,7 @@ def test_raises_the_accuracy_where_the_shortcut_misleads_without_any_attribute()
     gains = []
     for seed in range(3):
         erm, lff = (
-            fit(name, build("linear", DATA, seed=seed), DATA, seed=seed, train=settings, engine=Engine("cpu"))
+            fit(name, build("linear", DATA, seed=seed), DATA, seed=seed, train=settings, compute=Compute("cpu"))
             for name in ("erm", "lff")
         )
         gains.append(worst(lff) - worst(erm))
@@ -104,7 +106,7 @@ def worst(fitted: Fitted) -> float:
     return value
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill."""
 
 
@@ -112,14 +114,14 @@ class Killed(Exception):
 def test_a_killed_run_goes_on_with_what_it_remembered(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Checkpoints, "due", lambda *_: True)  # keep every step
+    monkeypatch.setattr(Checkpoints, "is_due", lambda *_: True)  # keep every step
     few = Splits(DATA.train.select(torch.arange(200)), DATA.val, DATA.test)
     options: dict[str, Any] = {"swap_after": 8} if name == "disent" else {}
 
     def trained(folder: Path, kill_at: int = 0) -> Fitted:
         def kill(_stage: str, step: int, _total: int, _word: str) -> None:
             if step == kill_at:
-                raise Killed
+                raise KilledError
 
         settings = {"epochs": 3, "batch_size": 50}
         monkeypatch.setattr("spurless.train.run.time.monotonic", iter(range(1000)).__next__)  # tell every step
@@ -128,14 +130,14 @@ def test_a_killed_run_goes_on_with_what_it_remembered(
             build("linear", few),
             few,
             train=settings,
-            engine=Engine("cpu"),
+            compute=Compute("cpu"),
             folder=folder,
             progress=kill,
             **options,
         )
 
     whole = trained(tmp_path / "whole")
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trained(tmp_path / "cut", kill_at=6)
     again = trained(tmp_path / "cut")
     for ours, theirs in zip(again.model.parameters(), whole.model.parameters(), strict=True):
@@ -143,7 +145,7 @@ def test_a_killed_run_goes_on_with_what_it_remembered(
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"LfF's q is a share \(expected above 0 and at most 1"):
+    with pytest.raises(InputError, match=r"LfF's q must be a fraction \(expected above 0 and at most 1"):
         LfFConfig(q=0.0)
-    with pytest.raises(BadInput, match=r"LfF's decay is a share"):
+    with pytest.raises(InputError, match=r"LfF's decay must be a fraction"):
         LfFConfig(decay=1.0)

@@ -9,29 +9,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput, MissingAttributes, SpurlessWarning
+from spurless.core.errors import InputError, MissingAttributesError, SpurlessWarning
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data import load
-from spurless.data.grouped import Grouped, Splits
-from spurless.data.loader import Loader, shuffled
-from spurless.data.mined import Mined, fingerprint
-from spurless.methods.mining import (
+from spurless.data.loader import Loader, shuffled_order
+from spurless.data.mined import MinedExamples, data_fingerprint
+from spurless.data.split import Split, Splits
+from spurless.fitting import fit
+from spurless.methods._mining import (
     MINING_COLORED_MNIST,
     MINING_CORRUPTED_CIFAR10,
     MINING_DIGITS,
     MINING_PEERS_CIFAR10,
     MiningConfig,
     _order,
-    confident,
-    mine,
+    ensemble_weights,
+    mine_conflicting,
 )
 from spurless.models import Classifier, build
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig, learning_rate
 from spurless.train.evaluate import predict
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 
 SMALL: dict[str, Any] = {"batch_size": 64, "steps": None, "optimiser": "adam", "lr": 1e-3, "weight_decay": 0.0}
 WAYS = {
@@ -52,28 +52,30 @@ def fresh(data: Splits, seed: int) -> Classifier:
 
 
 def a_run(seed: int = 0) -> Run:
-    return start(Engine("cpu"), seed, TrainConfig(epochs=1, batch_size=8, lr=7.0))  # settings that mining must not use
+    return make_run(
+        Compute("cpu"), seed, TrainConfig(epochs=1, batch_size=8, lr=7.0)
+    )  # settings that mining must not use
 
 
 def test_a_list_that_is_the_truth_is_as_good_as_attributes() -> None:
     data = load("planted", n_train=600, n_val=100, n_test=400)
     conflicting = data.train.y != data.train.a
-    mined = Mined(conflicting.float(), conflicting, "gce", fingerprint(data.train))
+    mined = MinedExamples(conflicting.float(), conflicting, "gce", data_fingerprint(data.train))
     blind = replace(data, train=data.train.hide_attributes())
-    with pytest.raises(MissingAttributes):
+    with pytest.raises(MissingAttributesError):
         fit("group-dro", build("linear", data), blind)
     known, listed = (fit("group-dro", build("linear", data), each) for each in (data, mined.as_groups(blind)))
     for one, other in zip(known.model.parameters(), listed.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)  # the groups are the same, in another order
     assert listed.record.metrics["worst_group"] == pytest.approx(known.record.metrics["worst_group"], abs=0.02)
-    assert any("by a mined list" in said for said in listed.record.warnings)
+    assert any("by mined examples" in said for said in listed.record.warnings)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_finds_the_one_in_twenty_that_conflict(way: str, seed: int) -> None:
     data = digits(seed)
-    mined = mine(fresh(data, seed), data.train, a_run(seed), WAYS[way])
+    mined = mine_conflicting(fresh(data, seed), data.train, a_run(seed), WAYS[way])
     found = mined.quality(data.train)
     assert found.precision is not None
     assert found.recall is not None
@@ -89,34 +91,34 @@ def test_the_attributes_are_not_looked_at_and_the_model_is_left_alone(way: str) 
     data = digits(0)
     model = fresh(data, 0)
     before = [p.clone() for p in model.parameters()]
-    shown = mine(model, data.train, a_run(), WAYS[way])
+    shown = mine_conflicting(model, data.train, a_run(), WAYS[way])
     lies = replace(data.train, a=data.train.a.flip(0))
     for other in (data.train.hide_attributes(), lies):
-        again = mine(model, other, a_run(), WAYS[way])
+        again = mine_conflicting(model, other, a_run(), WAYS[way])
         assert torch.equal(shown.score, again.score)
         assert torch.equal(shown.chosen, again.chosen)
         assert shown.fingerprint == again.fingerprint
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert not torch.equal(shown.score, mine(model, data.train, a_run(1), WAYS[way]).score)
+    assert not torch.equal(shown.score, mine_conflicting(model, data.train, a_run(1), WAYS[way]).score)
 
 
 def test_of_two_ways_the_mistakes_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     data, seen = digits(0), {}
 
-    def watch(net: Classifier, split: Grouped, *_: object) -> Tensor:
+    def watch(net: Classifier, split: Split, *_: object) -> Tensor:
         seen["wrong"] = predict(net, split) != split.y
         with torch.no_grad():
             return net.eval()(split.example(len(split)))  # type: ignore[no-any-return]  # a module's call is Any
 
-    monkeypatch.setattr("spurless.methods.mining.logits", watch)
+    monkeypatch.setattr("spurless.methods._mining.logits", watch)
     for way in ("gce", "early"):
-        mined = mine(fresh(data, 0), data.train, a_run(), WAYS[way])
+        mined = mine_conflicting(fresh(data, 0), data.train, a_run(), WAYS[way])
         assert torch.equal(mined.chosen, seen["wrong"])
 
 
-def toy() -> tuple[Grouped, Classifier]:
+def toy() -> tuple[Split, Classifier]:
     x = torch.tensor([[1.0], [2.0], [-1.0], [-3.0]])
-    split = Grouped(x, torch.tensor([1, 1, 0, 1]), torch.full((4,), -1), Groups(("minus", "plus")))
+    split = Split(x, torch.tensor([1, 1, 0, 1]), torch.full((4,), -1), Groups(("minus", "plus")))
     data = Splits(split, split, split)
     model = build("linear", data, bias=False)
     with torch.no_grad():
@@ -140,16 +142,16 @@ def test_the_score_of_two_epochs_by_hand() -> None:
         # each row of the weights moves by half as much as the difference does
         w += 2 * 0.5 * float(((1 - p) * margin)[learnt].sum() / 3)
         unsure.append(1 - torch.sigmoid(margin * w))
-    mined = mine(model, split, a_run(), config)
+    mined = mine_conflicting(model, split, a_run(), config)
     assert torch.allclose(mined.score, torch.stack(unsure).mean(dim=0), atol=1e-6)
     assert mined.chosen.tolist() == [False, False, False, True]
 
 
 def test_one_net_learns_from_what_it_is_sure_of() -> None:
     losses = -torch.tensor([0.9, 0.04, 0.06, 0.5]).log()
-    (counts,) = confident([losses], torch.zeros(4, dtype=torch.long), 2, MiningConfig("ensemble"), NONE)
+    (counts,) = ensemble_weights([losses], torch.zeros(4, dtype=torch.long), 2, MiningConfig("ensemble"), NONE)
     assert counts.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
-    (nothing,) = confident([losses + 9], torch.zeros(4, dtype=torch.long), 2, MiningConfig("ensemble"), NONE)
+    (nothing,) = ensemble_weights([losses + 9], torch.zeros(4, dtype=torch.long), 2, MiningConfig("ensemble"), NONE)
     assert nothing.tolist() == [0, 0, 0, 0]  # and no division by zero
 
 
@@ -158,7 +160,7 @@ def test_two_peers_decide_together_and_by_class() -> None:
     y = torch.tensor([0, 0, 1, 1])
     one, other = torch.tensor([0.9, 0.4, 0.1, 0.004]), torch.tensor([0.8, 0.008, 0.2, 0.03])
     config = MiningConfig("ensemble", peers=2)
-    a, b = confident([-one.log(), -other.log()], y, 2, config, torch.tensor(0.5))
+    a, b = ensemble_weights([-one.log(), -other.log()], y, 2, config, torch.tensor(0.5))
     assert a.tolist() == pytest.approx([0.25, -0.125, 0.25, 0.0])  # the second: sure, and its peer is not
     assert b.tolist() == pytest.approx([0.25, 0.0, 0.25, -0.125])
 
@@ -169,19 +171,19 @@ def test_peers_begin_apart_and_ascend_from_the_second_epoch(monkeypatch: pytest.
     def watch(losses: list[Tensor], y: Tensor, n: int, config: MiningConfig, ascent: Tensor) -> list[Tensor]:
         ascents.append(float(ascent))
         apart.append(not torch.allclose(losses[0], losses[1]))
-        return confident(losses, y, n, config, ascent)
+        return ensemble_weights(losses, y, n, config, ascent)
 
-    monkeypatch.setattr("spurless.methods.mining.confident", watch)
+    monkeypatch.setattr("spurless.methods._mining.ensemble_weights", watch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpurlessWarning)
-        mine(fresh(data, 0), data.train, a_run(), replace(WAYS["peers"], epochs=2, batch_size=500))
+        mine_conflicting(fresh(data, 0), data.train, a_run(), replace(WAYS["peers"], epochs=2, batch_size=500))
     assert ascents == pytest.approx([0, 0, 1e-4, 1e-4])
     assert all(apart)
 
 
 def test_the_rate_decays_by_steps_and_every_example_comes_in_turn() -> None:
     config = MiningConfig("gce", batch_size=4, steps=20, decay_steps=3)
-    order, plain = _order(10, Seeds(0), config), shuffled(10, Seeds(0))
+    order, plain = _order(10, Seeds(0), config), shuffled_order(10, Seeds(0))
     drawn = torch.cat([order(epoch) for epoch in range(5)])
     assert torch.equal(drawn, torch.cat([plain(epoch) for epoch in range(6)]))  # 5 x 12 = 6 x 10
     split, _ = toy()
@@ -206,12 +208,14 @@ def test_a_list_of_nothing_or_of_most_is_a_warning() -> None:
     split, model = toy()
     long = MiningConfig("early", lr=1.0, steps=1, batch_size=4)
     easy = replace(split, y=torch.tensor([1, 1, 0, 0]))
-    with pytest.warns(SpurlessWarning, match=r"\(early\) chose 0 of 4 examples: nothing breaks.*Try fewer steps"):
-        mine(model, easy, a_run(), long)
-    with pytest.warns(SpurlessWarning, match=r"chose 4 of 4 examples: most examples.*Try more steps"):
-        mine(model, replace(split, y=1 - easy.y), a_run(), replace(long, lr=1e-6))
+    with pytest.warns(
+        SpurlessWarning, match=r"\(early\) chose 0 of 4 examples: either no example conflicts.*Try fewer steps"
+    ):
+        mine_conflicting(model, easy, a_run(), long)
+    with pytest.warns(SpurlessWarning, match=r"chose 4 of 4 examples: either most examples.*Try more steps"):
+        mine_conflicting(model, replace(split, y=1 - easy.y), a_run(), replace(long, lr=1e-6))
     with pytest.warns(SpurlessWarning, match=r"\(ensemble\) chose 0 of 4.*Try lower tau"):
-        mine(model, easy, a_run(), MiningConfig("ensemble", steps=1, batch_size=4))
+        mine_conflicting(model, easy, a_run(), MiningConfig("ensemble", steps=1, batch_size=4))
 
 
 @pytest.mark.parametrize(
@@ -227,39 +231,37 @@ def test_a_list_of_nothing_or_of_most_is_a_warning() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(InputError, match=said):
         MiningConfig(**options)
 
 
 def test_a_net_that_could_not_begin_is_refused() -> None:
     split, model = toy()
-    with pytest.raises(BadInput, match=r"0\.5 sure of each of 2 labels.*eta under 0\.5, got 0\.6"):
-        mine(model, split, a_run(), MiningConfig("ensemble", eta=0.6))
+    with pytest.raises(InputError, match=r"each of 2 labels a probability of 0\.5.*eta under 0\.5, got 0\.6"):
+        mine_conflicting(model, split, a_run(), MiningConfig("ensemble", eta=0.6))
     model.trained = True
-    with pytest.raises(BadInput, match="mining begins with an untrained model"):
-        mine(model, split, a_run())
+    with pytest.raises(InputError, match="mining begins with an untrained model"):
+        mine_conflicting(model, split, a_run())
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill."""
 
 
 @pytest.mark.parametrize("way", ["gce", "peers"])
 def test_a_killed_run_goes_on_to_the_same_list(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = digits(0)
-    whole = mine(fresh(data, 0), data.train, a_run(), WAYS[way])
+    whole = mine_conflicting(fresh(data, 0), data.train, a_run(), WAYS[way])
 
     def kill(*said: object) -> None:
         if said[2] == 70:  # the step
-            raise Killed
+            raise KilledError
 
-    run = a_run()
-    run.checkpoints = Checkpoints(tmp_path, "key", seconds=0.0)
+    run = replace(a_run(), checkpoints=Checkpoints(tmp_path, "key", seconds=0.0))
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "tell", kill)
-        with pytest.raises(Killed):
-            mine(fresh(data, 0), data.train, run, WAYS[way])
-    run = a_run()
-    run.checkpoints = Checkpoints(tmp_path, "key")
-    assert torch.equal(mine(fresh(data, 0), data.train, run, WAYS[way]).score, whole.score)
+        patch.setattr(Run, "report_progress", kill)
+        with pytest.raises(KilledError):
+            mine_conflicting(fresh(data, 0), data.train, run, WAYS[way])
+    run = replace(a_run(), checkpoints=Checkpoints(tmp_path, "key"))
+    assert torch.equal(mine_conflicting(fresh(data, 0), data.train, run, WAYS[way]).score, whole.score)
     assert run.history[0]["stage"] == "mine"

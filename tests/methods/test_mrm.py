@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.data import load
-from spurless.data.grouped import Splits
+from spurless.data.split import Splits
+from spurless.fitting import Fitted, fit
 from spurless.methods import make_method, mrm
+from spurless.methods._learn_mask import reset
 from spurless.methods.mrm import MRM
-from spurless.methods.subnetwork import reset
 from spurless.models import Classifier, build
-from spurless.models.masks import weight_masks
-from spurless.train.run import Engine
+from spurless.models.pruning.masks import get_weight_masks
+from spurless.train.run import Compute
 
 pytestmark = pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")  # tiny runs predict one class
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 TRAIN = {"steps": 30, "batch_size": 64, "lr": 0.05}
 SMALL: dict[str, Any] = {"prune_steps": 20, "prune_lr": 0.2, "batch_size": 32}
 
@@ -36,7 +36,7 @@ def net(data: Splits) -> Classifier:
 
 def run(data: Splits, model: Classifier | None = None, **options: Any) -> Fitted:
     given = net(data) if model is None else model
-    return fit("mrm", given, data, train=TRAIN, engine=CPU, **{**SMALL, **options})
+    return fit("mrm", given, data, train=TRAIN, compute=CPU, **{**SMALL, **options})
 
 
 def last_step(fitted: Fitted) -> int:
@@ -49,7 +49,7 @@ def test_it_goes_back_to_the_initial_weights_and_the_zeros_stay(
     seen: dict[str, Any] = {}
 
     def noted(model: Classifier, *rest: Any) -> Classifier:
-        seen["mask"] = weight_masks(model)
+        seen["mask"] = get_weight_masks(model)
         seen["reset"] = again = reset(model, *rest)
         seen["weights"] = {name: p.detach().clone() for name, p in again.named_parameters()}
         return again
@@ -82,8 +82,8 @@ def test_it_is_trained_as_long_as_the_whole_net_unless_told(digits: Splits) -> N
 
 
 def test_without_a_reset_it_goes_on_from_the_trained_weights(digits: Splits) -> None:
-    trained = fit("erm", net(digits), digits, train=TRAIN, engine=CPU).model
-    with pytest.raises(BadInput, match=r"the initial weights are not known.*use reset=False"):
+    trained = fit("erm", net(digits), digits, train=TRAIN, compute=CPU).model
+    with pytest.raises(InputError, match=r"the initial weights are unknown.*use reset=False"):
         run(digits, trained)
     kept = run(digits, trained, reset=False, steps=1)
 
@@ -107,7 +107,7 @@ def test_a_way_back_that_is_not_known_is_refused_before_a_mask_is_learned(
     monkeypatch.setattr(mrm, "learn_mask", learned)
     trained = net(digits)
     trained.trained = True
-    with pytest.raises(BadInput, match="the initial weights are not known"):
+    with pytest.raises(InputError, match="the initial weights are unknown"):
         run(digits, trained)
 
 
@@ -115,7 +115,7 @@ def test_the_mask_is_learned_from_all_examples_alike(digits: Splits) -> None:
     # DCWP with nothing of its own learns the same mask: other draws, but the same rule; so only roughly as sparse
     plain = {"upweight": 1.0, "prune_upweight": 1.0, "align": 0.0, "prune_align": 0.0, "steps": 1}
     twin = fit(
-        "dcwp", net(digits), digits, train=TRAIN, engine=CPU, mining={"steps": 5, "how": "early"}, **{**SMALL, **plain}
+        "dcwp", net(digits), digits, train=TRAIN, compute=CPU, mining={"steps": 5, "how": "early"}, **{**SMALL, **plain}
     )
     assert run(digits).explanation.sparsity == pytest.approx(twin.explanation.sparsity, abs=0.03)
 
@@ -132,5 +132,5 @@ def test_the_presets_are_those_of_the_comparison_in_dcwp() -> None:
     [({"steps": 0}, "MRM's steps must be at least 1"), ({"prune_steps": 0}, "MRM's prune_steps must be at least 1")],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(InputError, match=said):
         make_method("mrm", **options)

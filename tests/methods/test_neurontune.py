@@ -10,24 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from spurless.bench.fitting import Fitted, fit
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.groups import Groups
 from spurless.core.records import Record
 from spurless.core.seeds import Seeds
 from spurless.data import load
-from spurless.data.grouped import Grouped, Splits
-from spurless.data.loader import Order, balanced
+from spurless.data.loader import Order, balanced_order
+from spurless.data.split import Split, Splits
+from spurless.fitting import Fitted, fit
 from spurless.methods import make_method
-from spurless.methods.base import declared
-from spurless.methods.head_tuning import halves, tune_head
-from spurless.methods.neurontune import NeuronTuneConfig, Suppressing
-from spurless.metrics.spuriousness import biased, sfit, spuriousness
+from spurless.methods._head import split_halves, tune_head
+from spurless.methods.base import method_info
+from spurless.methods.neurontune import NeuronTuneConfig, SuppressingHead
+from spurless.metrics.spuriousness import biased_features, sfit, spuriousness
 from spurless.models import Classifier, build
 from spurless.train.evaluate import evaluate, predict
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
-CPU = Engine("cpu")
+CPU = Compute("cpu")
 SHORT: dict[str, Any] = {"batches": 50, "batch_size": 64, "epochs": 1, "lr": 0.01}
 
 
@@ -51,21 +51,21 @@ def leaning() -> Classifier:
 
 
 def run(data: Splits, model: Classifier | None = None, seed: int = 0, **options: Any) -> Fitted:
-    return fit("neurontune", model or leaning(), data, seed=seed, engine=CPU, **{**SHORT, **options})
+    return fit("neurontune", model or leaning(), data, seed=seed, compute=CPU, **{**SHORT, **options})
 
 
 def rows(x: Tensor, y: list[int], labels: tuple[str, ...] = ("cat", "dog")) -> Splits:
     """The same examples three times."""
-    part = Grouped(x, torch.tensor(y), torch.zeros(len(y), dtype=torch.long), Groups(labels, ("any",)))
+    part = Split(x, torch.tensor(y), torch.zeros(len(y), dtype=torch.long), Groups(labels, ("any",)))
     return Splits(part, part, part)
 
 
 def test_the_folded_head_has_the_same_logits_and_the_old_shape() -> None:
-    head, x = Suppressing(nn.Linear(5, 3)), torch.randn(7, 5)
+    head, x = SuppressingHead(nn.Linear(5, 3)), torch.randn(7, 5)
     for value in (0.0, 0.3):
         head.suppress(torch.tensor([True, False, False, True, False]), value)
         assert head.scale.tolist() == pytest.approx([value, 1, 1, value, 1])
-        folded = head.folded()
+        folded = head.to_linear()
         assert type(folded) is nn.Linear
         torch.testing.assert_close(folded(x), head(x))
     head.suppress(torch.zeros(5, dtype=torch.bool), 0.0)
@@ -79,7 +79,7 @@ def test_the_shortcut_is_found_by_the_mistakes_on_validation_and_no_longer_read(
     by_hand = spuriousness(data.val.x, data.val.y, predict(start, data.val), 2)
     found = fitted.explanation
     torch.testing.assert_close(found.scores.delta, by_hand.delta)
-    assert torch.equal(found.suppressed, biased(by_hand))
+    assert torch.equal(found.suppressed, biased_features(by_hand))
     assert found.most_biased(0, 1) == [1]  # where the label is minus, mistakes have the mark
     head = fitted.model.head
     assert isinstance(head, nn.Linear)
@@ -90,7 +90,7 @@ def test_the_shortcut_is_found_by_the_mistakes_on_validation_and_no_longer_read(
 
 
 def test_a_value_of_one_is_the_class_balanced_head(data: Splits) -> None:  # table 5's last column, table 4's NT = No
-    plain = fit("class-balanced-head", leaning(), data, engine=CPU, **SHORT)
+    plain = fit("class-balanced-head", leaning(), data, compute=CPU, **SHORT)
     off: tuple[dict[str, Any], ...] = ({"value": 1.0}, {"threshold": 100.0})
     for options in off:
         tuned = run(data, **options)
@@ -103,13 +103,13 @@ def test_a_value_of_one_is_the_class_balanced_head(data: Splits) -> None:  # tab
 def test_epochs_draw_the_batches_of_the_class_balanced_head(data: Splits, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
-    def spy(head: nn.Module, rows: Grouped, order: Order, *others: Any) -> None:
+    def spy(head: nn.Module, rows: Split, order: Order, *others: Any) -> None:
         drawn.append(order(0))
         tune_head(head, rows, order, *others)
 
     monkeypatch.setattr("spurless.methods.neurontune.tune_head", spy)
     run(data, epochs=2)
-    theirs = balanced(data.train.y, Seeds(0).child("tune"), 50 * 64)
+    theirs = balanced_order(data.train.y, Seeds(0).child("tune"), 50 * 64)
     assert [order.tolist() for order in drawn] == [theirs(epoch).tolist() for epoch in (0, 1)]
     assert not torch.equal(*drawn)
 
@@ -119,7 +119,7 @@ def test_every_epoch_identifies_by_the_mistakes_of_the_head_as_it_then_is(data: 
     assert isinstance(data.val.x, Tensor)
     scores = spuriousness(data.val.x, data.val.y, predict(first.model, data.val), 2)
     second = run(data, lr=0.01, batches=100, epochs=2, keep="last").explanation
-    assert torch.equal(second.suppressed, biased(scores))
+    assert torch.equal(second.suppressed, biased_features(scores))
     torch.testing.assert_close(second.scores.delta, scores.delta)
     assert first.explanation.fitness == second.fitness[:1]
     assert second.fitness[0] == pytest.approx(sfit(scores))  # on features before suppression, after the tuning
@@ -134,16 +134,16 @@ def test_the_epoch_is_chosen_by_the_worst_class_or_sfit_or_is_the_last_or_by_the
     best = max(range(6), key=lambda i: fitted.explanation.fitness[i])
     assert fitted.explanation.epoch == best + 1
     worst = run(data, **options)
-    by_hand = fit(make_method("neurontune", **SHORT | options), leaning(), data, engine=CPU, select="val-worst-class")
+    by_hand = fit(make_method("neurontune", **SHORT | options), leaning(), data, compute=CPU, select="val-worst-class")
     assert worst.explanation.epoch == by_hand.explanation.epoch  # val is what it identifies on
     assert torch.equal(worst.explanation.suppressed, by_hand.explanation.suppressed)
     scores = [row["score"] for row in by_hand.record.history if row["stage"] == "tune"]
     assert evaluate(worst.model, data.val).worst_class[0] == pytest.approx(max(scores))
     method = make_method("neurontune", **SHORT | options, keep="last")
-    last = fit(method, leaning(), data, engine=CPU)
+    last = fit(method, leaning(), data, compute=CPU)
     assert last.explanation.epoch == 6
     assert last.explanation.fitness == fitted.explanation.fitness
-    chosen = fit(make_method("neurontune", **SHORT | options), leaning(), data, engine=CPU, select="val-worst-group")
+    chosen = fit(make_method("neurontune", **SHORT | options), leaning(), data, compute=CPU, select="val-worst-group")
     scores = [row["score"] for row in chosen.record.history if row["stage"] == "tune"]
     assert chosen.explanation.epoch == scores.index(max(scores)) + 1
     assert evaluate(chosen.model, data.val).worst[0] == pytest.approx(max(scores))
@@ -152,12 +152,12 @@ def test_the_epoch_is_chosen_by_the_worst_class_or_sfit_or_is_the_last_or_by_the
 
 def test_what_identifies_and_what_tunes(data: Splits) -> None:
     for splits, expected in (("val/train", True), ("half/half", True), ("train/train", False)):
-        assert declared(make_method("neurontune", splits=splits)).val_labels is expected
+        assert method_info(make_method("neurontune", splits=splits)).val_labels is expected
     assert run(data, splits="train/train").record.supervision["val_labels"] is False
     assert isinstance(data.train.x, Tensor)
     by_train = spuriousness(data.train.x, data.train.y, predict(leaning(), data.train), 2)
     torch.testing.assert_close(run(data, splits="train/train").explanation.scores.delta, by_train.delta)
-    part = data.val.select(halves(data.val.y, Seeds(0))[0])
+    part = data.val.select(split_halves(data.val.y, Seeds(0))[0])
     assert isinstance(part.x, Tensor)
     by_half = spuriousness(part.x, part.y, predict(leaning(), part), 2)
     torch.testing.assert_close(run(data, splits="half/half").explanation.scores.delta, by_half.delta)
@@ -207,7 +207,7 @@ CAT_WRONG = torch.tensor([[1.0, 0.0], [1.0, 0.0], [2.0, 3.0], [0.0, 5.0], [0.0, 
 
 def test_a_label_without_mistakes_is_skipped_and_named_once() -> None:
     model = linear(torch.tensor([-1.0, 1.0]))
-    with pytest.warns(SpurlessWarning, match=r"with the label 'dog' \(4 of 4 times\)") as heard:
+    with pytest.warns(SpurlessWarning, match=r"'dog' \(4 of 4 times\)") as heard:
         fitted = run(rows(CAT_WRONG, [0, 0, 0, 1, 1]), model, epochs=4, lr=1e-6, threshold=1.0, value=1.0)
     assert len([w for w in heard if "identify on" in str(w.message)]) == 1
     assert fitted.explanation.scores.skipped == (1,)
@@ -220,13 +220,13 @@ def test_a_model_without_mistakes_is_tuned_as_it_is() -> None:
     with pytest.warns(SpurlessWarning, match=r"no feature is suppressed, and the head was tuned as it is"):
         fitted = run(data, linear(torch.tensor([-1.0, 1.0])))
     assert not fitted.explanation.suppressed.any()
-    plain = fit("class-balanced-head", linear(torch.tensor([-1.0, 1.0])), data, engine=CPU, **SHORT)
+    plain = fit("class-balanced-head", linear(torch.tensor([-1.0, 1.0])), data, compute=CPU, **SHORT)
     torch.testing.assert_close(next(fitted.model.parameters()), next(plain.model.parameters()))
 
 
 def test_once_no_mistake_is_left_what_is_suppressed_stays_so() -> None:
     x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 3.0], [-1.0, 0.0], [-1.0, 0.0]])  # a cat with a mark
-    with pytest.warns(SpurlessWarning, match=r"'cat' \(2 of 3 times\), 'dog' \(3 of 3 times\): the others decided"):
+    with pytest.warns(SpurlessWarning, match=r"'cat' \(2 of 3 times\), 'dog' \(3 of 3 times\); other labels decided"):
         fitted = run(rows(x, [0, 0, 0, 1, 1]), linear(torch.tensor([-1.0, 1.0])), epochs=3, lr=1e-6, keep="last")
     assert fitted.explanation.suppressed.tolist() == [False, True]
     assert fitted.explanation.epoch == 3
@@ -243,9 +243,7 @@ def test_where_every_feature_is_biased_an_error_names_a_threshold_that_works() -
     x = level + 0.01 * torch.rand(400, 8, generator=generator)
     model = linear(torch.where(up, 1.0, -1.0))
     data = rows(x, y.tolist())
-    with pytest.raises(
-        BadInput, match=r"by the threshold 0, 8 of 8 features are biased.*Raise the threshold"
-    ) as caught:
+    with pytest.raises(InputError, match=r"8 of 8 features are biased with threshold 0.*Raise the threshold") as caught:
         run(data, model)
     named = float(str(caught.value).split("threshold=")[1].split()[0])
     left = int((~run(data, model, threshold=named).explanation.suppressed).sum())
@@ -258,8 +256,8 @@ def test_where_every_feature_is_biased_an_error_names_a_threshold_that_works() -
 def test_features_that_are_averaged_over_the_image_are_all_biased() -> None:
     digits = load("patched-digits", seed=0)
     model = build("pooled-cnn", digits, seed=0, channels=(16, 32, 64))
-    with pytest.raises(BadInput, match=r"64 of 64 features are biased.*before they are averaged over the image"):
-        fit("neurontune", model, digits, engine=CPU, train={"steps": 120, "batch_size": 64, "lr": 0.01}, **SHORT)
+    with pytest.raises(InputError, match=r"64 of 64 features are biased.*before they are averaged over the image"):
+        fit("neurontune", model, digits, compute=CPU, train={"steps": 120, "batch_size": 64, "lr": 0.01}, **SHORT)
 
 
 def test_a_few_features_that_are_left_are_worth_a_warning() -> None:
@@ -268,16 +266,18 @@ def test_a_few_features_that_are_left_are_worth_a_warning() -> None:
     model = linear(torch.tensor([0.0] * 40 + [1.0]))
     data = rows(x, [0, 0, 0, 0, 1, 1])
     with (
-        pytest.warns(SpurlessWarning, match=r"40 of 41 features are biased. Few are left to tune"),
-        pytest.warns(SpurlessWarning, match=r"the label 'dog'"),
+        pytest.warns(SpurlessWarning, match=r"40 of 41 features are biased with threshold 0. Few are left to tune"),
+        pytest.warns(SpurlessWarning, match=r"of some labels .*'dog'"),
     ):
         assert run(data, model).explanation.suppressed.sum() == 40
 
 
 def test_later_on_it_ends_where_nothing_is_left(data: Splits, monkeypatch: pytest.MonkeyPatch) -> None:
     masks = iter([torch.tensor([False, True, False]), torch.ones(3, dtype=torch.bool)])
-    monkeypatch.setattr("spurless.methods.neurontune.biased", lambda *_: next(masks))
-    with pytest.warns(SpurlessWarning, match=r"3 of 3 features are biased. NeuronTune ended before epoch 2"):
+    monkeypatch.setattr("spurless.methods.neurontune.biased_features", lambda *_: next(masks))
+    with pytest.warns(
+        SpurlessWarning, match=r"3 of 3 features are biased with threshold 0. NeuronTune ended before epoch 2"
+    ):
         fitted = run(data, epochs=5)
     assert fitted.explanation.epoch == 1
     assert fitted.explanation.suppressed.tolist() == [False, True, False]
@@ -286,13 +286,13 @@ def test_later_on_it_ends_where_nothing_is_left(data: Splits, monkeypatch: pytes
 @pytest.mark.filterwarnings("ignore:Validation differs from train")
 def test_one_label_to_identify_on_is_refused(data: Splits) -> None:
     only = replace(data, val=data.val.select(data.val.y == 1))
-    with pytest.raises(BadInput, match=r"do not have two labels \(got plus\).*train/train"):
+    with pytest.raises(InputError, match=r"must have at least two labels \(got plus\).*train/train"):
         run(only)
 
 
 def test_a_head_that_is_not_linear_is_refused(data: Splits) -> None:
     model = Classifier(nn.Flatten(), nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), trained=True)
-    with pytest.raises(BadInput, match=r"NeuronTune tunes a linear head"):
+    with pytest.raises(InputError, match=r"NeuronTune tunes a linear head"):
         run(data, model)
 
 
@@ -310,14 +310,14 @@ def test_the_backbone_is_left_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"value": 1.5}, r"value is what a biased feature is multiplied by"),
+        ({"value": 1.5}, r"value, the factor of a biased feature"),
         ({"threshold": float("nan")}, r"threshold must be a number"),
         ({"epochs": 0}, r"epochs must be at least 1"),
         ({"batches": 0}, r"batches must be at least 1"),
     ],
 )
 def test_settings_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(InputError, match=said):
         NeuronTuneConfig(**options)
 
 
@@ -340,11 +340,11 @@ def test_the_presets_are_table_10() -> None:
 @pytest.mark.parametrize("rule", [parametrizations.weight_norm, parametrizations.spectral_norm])
 def test_a_head_whose_weight_is_computed_has_the_logits_that_were_tuned(rule: Any) -> None:
     linear = rule(nn.Linear(4, 2))
-    head = Suppressing(linear)
+    head = SuppressingHead(linear)
     head.suppress(torch.tensor([False, True, False, True]), 0.0)
     head.eval()
     x = torch.randn(6, 4, generator=Seeds(0).generator("x"))
-    folded = head.folded()
+    folded = head.to_linear()
     torch.testing.assert_close(folded(x), head(x))
     assert (folded.weight[:, [1, 3]] == 0).all()
     assert parametrize.is_parametrized(linear, "weight")  # the copy alone is plain

@@ -7,29 +7,29 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped, Splits
-from spurless.methods.one_sided import OneSided, OneSidedConfig, log_rest, one_sided_losses, walk
+from spurless.data.split import Split, Splits
+from spurless.fitting import fit
+from spurless.methods.one_sided import OneSided, OneSidedConfig, log_complement, one_sided_losses, update_multipliers
 from spurless.models import Classifier, build
-from spurless.train.abstain import ABSTAIN, Abstainer, assess_selective
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
+from spurless.train.selective import ABSTAIN, Abstainer, assess_selective
 
 GROUPS = Groups(tuple("abcd"), ("clear", "noisy"))
 TRAIN = {"epochs": 15, "lr": 0.01, "optimiser": "adam", "batch_size": 50, "weight_decay": 0.0, "schedule": "cosine"}
 
 
-def plane(n: int, name: str) -> Grouped:
+def plane(n: int, name: str) -> Split:
     """Four classes by the signs of two features; where the third is above 0.6, a fifth of all, the label is chance."""
     generator = Seeds(0).generator(name)
     x = 2 * torch.rand(n, 3, generator=generator) - 1
     noisy = x[:, 2] > 0.6
     y = 2 * (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
-    return Grouped(x, torch.where(noisy, torch.randint(4, (n,), generator=generator), y), noisy.long(), GROUPS)
+    return Split(x, torch.where(noisy, torch.randint(4, (n,), generator=generator), y), noisy.long(), GROUPS)
 
 
 DATA = Splits(plane(2000, "train"), plane(2000, "val"), plane(2000, "test"))
@@ -68,7 +68,7 @@ def test_the_losses_of_every_class_term_by_term() -> None:
 
 def test_what_is_left_of_a_sure_probability_is_not_rounded_away() -> None:
     logits = torch.tensor([[60.0, 0.0, -3.0], [0.0, 500.0, 1.0], [0.1, 0.2, 0.3]], requires_grad=True)
-    rest = log_rest(logits.log_softmax(dim=1))
+    rest = log_complement(logits.log_softmax(dim=1))
     rest.sum().backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
     rest = rest.detach()
     exact = torch.log(1 - logits[2].detach().double().softmax(dim=0))
@@ -83,7 +83,7 @@ def test_what_is_left_of_a_sure_probability_is_not_rounded_away() -> None:
 def test_one_step_of_the_walk_by_hand() -> None:
     config = OneSidedConfig(price=2.0, ascent=0.1, descent=0.5)
     multiplier, slack = torch.tensor([1.0, 0.01, 3.0]), torch.tensor([0.5, 1.0, 0.2])
-    walk(multiplier, slack, torch.tensor([1.5, 0.2, 0.2]), config)
+    update_multipliers(multiplier, slack, torch.tensor([1.5, 0.2, 0.2]), config)
     # up by 0.1 (entered - slack), not below 0; down by 0.5 (2 - multiplier), not below 0
     torch.testing.assert_close(multiplier, torch.tensor([1.1, 0.0, 3.0]))
     torch.testing.assert_close(slack, torch.tensor([0.0, 0.005, 0.7]))
@@ -94,7 +94,7 @@ def test_the_walk_circles_the_saddle() -> None:
     multiplier, slack = torch.tensor([1.2]), torch.tensor([0.9])
     seen = []
     for _ in range(2 * 628):  # 2 pi / sqrt(ascent * descent) steps are once around
-        walk(multiplier, slack, torch.tensor([1.0]), config)
+        update_multipliers(multiplier, slack, torch.tensor([1.0]), config)
         seen.append((float(multiplier), float(slack)))
     mean = torch.tensor(seen).mean(dim=0)
     assert mean.tolist() == pytest.approx([1.5, 1.0], abs=0.02)  # lambda = mu and varphi = Omega
@@ -102,7 +102,7 @@ def test_the_walk_circles_the_saddle() -> None:
 
 def test_a_step_by_hand_weighs_what_enters_by_the_price() -> None:
     data = Splits(plane(60, "train"), plane(60, "val"), plane(60, "test"))
-    run = start(Engine("cpu"), 0, TrainConfig(epochs=1, batch_size=60, lr=0.5, momentum=0.0, weight_decay=0.0))
+    run = make_run(Compute("cpu"), 0, TrainConfig(epochs=1, batch_size=60, lr=0.5, momentum=0.0, weight_decay=0.0))
     model = build("linear", data)
     assert isinstance(model.head, nn.Linear)
     assert isinstance(data.train.x, Tensor)
@@ -118,14 +118,14 @@ def test_a_step_by_hand_weighs_what_enters_by_the_price() -> None:
 
 def test_multipliers_walk_while_the_network_learns() -> None:
     still, moving = (
-        fit(OneSided(OneSidedConfig(ascent=ascent)), net(), DATA, train={**TRAIN, "epochs": 2}, engine=Engine("cpu"))
+        fit(OneSided(OneSidedConfig(ascent=ascent)), net(), DATA, train={**TRAIN, "epochs": 2}, compute=Compute("cpu"))
         for ascent in (0.0, 0.1)
     )
     assert not torch.equal(*(fitted.model.head.weight for fitted in (still, moving)))  # type: ignore[arg-type]
 
 
 def test_it_refuses_what_is_noisy_and_errs_less_on_the_rest() -> None:
-    fitted = fit(OneSided(), net(), DATA, train={**TRAIN, "epochs": 30}, engine=Engine("cpu"))
+    fitted = fit(OneSided(), net(), DATA, train={**TRAIN, "epochs": 30}, compute=Compute("cpu"))
     abstainer = Abstainer.of(fitted.model)
     assert abstainer.score == "softmax"  # f_k >= t for some class: the largest f_k decides
     found = assess_selective(abstainer, DATA)
@@ -158,7 +158,7 @@ def test_of_two_classes_what_one_misses_enters_the_other() -> None:
 def test_the_auxiliary_head_teaches_the_features_and_leaves() -> None:
     # of the loss next to nothing is one-sided here, so what moves the features is the auxiliary head
     settings = {"steps": 20, "lr": 0.1, "weight_decay": 0.0}
-    fitted = fit(OneSided(OneSidedConfig(alpha=1e-9)), net(), DATA, train=settings, engine=Engine("cpu"))
+    fitted = fit(OneSided(OneSidedConfig(alpha=1e-9)), net(), DATA, train=settings, compute=Compute("cpu"))
     moved = [
         float((p - q).detach().abs().max()) for p, q in zip(fitted.model.parameters(), net().parameters(), strict=True)
     ]
@@ -166,7 +166,7 @@ def test_the_auxiliary_head_teaches_the_features_and_leaves() -> None:
     assert {name.split(".")[0] for name, _ in fitted.model.named_parameters()} == {"backbone", "head"}
 
 
-class Cut(Exception):
+class CutError(Exception):
     """Stands for a kill between two steps."""
 
 
@@ -179,21 +179,21 @@ class CutAt(Checkpoints):
         super().save(stage, state)
         self.left -= 1
         if self.left == 0:
-            raise Cut
+            raise CutError
 
 
 def test_a_run_that_was_cut_ends_with_the_same_weights(tmp_path: Path) -> None:
     method, config = OneSided(OneSidedConfig(ascent=0.1)), TrainConfig(epochs=1, batch_size=200)  # 10 steps
-    whole = method.fit(net(), DATA, start(Engine("cpu"), 0, config))
-    with pytest.raises(Cut):
-        method.fit(net(), DATA, start(Engine("cpu"), 0, config, CutAt(tmp_path, "key", seconds=0.0)))
-    again = method.fit(net(), DATA, start(Engine("cpu"), 0, config, Checkpoints(tmp_path, "key")))
+    whole = method.fit(net(), DATA, make_run(Compute("cpu"), 0, config))
+    with pytest.raises(CutError):
+        method.fit(net(), DATA, make_run(Compute("cpu"), 0, config, CutAt(tmp_path, "key", seconds=0.0)))
+    again = method.fit(net(), DATA, make_run(Compute("cpu"), 0, config, Checkpoints(tmp_path, "key")))
     assert all(map(torch.equal, whole.parameters(), again.parameters()))
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for name in ("price", "ascent", "descent", "slack"):
-        with pytest.raises(BadInput, match=rf"one-sided prediction's {name} must not be negative"):
+        with pytest.raises(InputError, match=rf"one-sided prediction's {name} must not be negative"):
             OneSidedConfig(**{name: -1.0})
-    with pytest.raises(BadInput, match="alpha is a share"):
+    with pytest.raises(InputError, match="alpha must be a fraction"):
         OneSidedConfig(alpha=0.0)

@@ -7,15 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.groups import Groups
-from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped, Splits
+from spurless.data.split import Split, Splits
+from spurless.methods._prune_loop import PruningConfig, Score
 from spurless.methods.avp import AVP_CELEBA
 from spurless.methods.prune_baselines import PRUNE_CELEBA, MagnitudePrune, RandomPrune
-from spurless.methods.pruning_loop import PruningConfig, Score
 from spurless.models.classifier import Classifier
-from spurless.models.masks import sparsity, weight_layers
+from spurless.models.pruning.masks import named_weight_layers, sparsity
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 
 STILL = TrainConfig(batch_size=4, lr=1e-30, momentum=0.0, weight_decay=0.0)
 X = torch.tensor([[1.0, 3.0], [3.0, 7.0], [1.0, 7.0], [3.0, 3.0]])
@@ -23,7 +22,7 @@ X = torch.tensor([[1.0, 3.0], [3.0, 7.0], [1.0, 7.0], [3.0, 3.0]])
 
 def data() -> Splits:
     y = torch.tensor([0, 1, 0, 1])
-    split = Grouped(X, y, torch.zeros_like(y), Groups(("no", "yes"), ("any",)))
+    split = Split(X, y, torch.zeros_like(y), Groups(("no", "yes"), ("any",)))
     return Splits(split, split, split)
 
 
@@ -35,13 +34,11 @@ def a_net() -> Classifier:
 
 
 def a_run(seed: int = 0) -> Run:
-    run = start(Engine("cpu"), 0, STILL)
-    run.seeds = Seeds(seed)
-    return run
+    return make_run(Compute("cpu"), seed, STILL)
 
 
 def zeros(model: nn.Module) -> list[Tensor]:
-    return [layer.weight == 0 for _, layer in weight_layers(model)]
+    return [layer.weight == 0 for _, layer in named_weight_layers(model)]
 
 
 def test_the_smallest_of_both_layers_fall_first() -> None:

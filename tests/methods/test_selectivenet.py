@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from spurless.bench.fitting import fit
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped, Splits
+from spurless.data.split import Split, Splits
+from spurless.fitting import fit
 from spurless.methods.selectivenet import (
-    SELECTIVENET_CIFAR10_PAPER,
     Gate,
     SelectiveNet,
     SelectiveNetConfig,
@@ -20,21 +19,21 @@ from spurless.methods.selectivenet import (
     selective_loss,
 )
 from spurless.models import Classifier, build, load_weights, save_weights
-from spurless.train.abstain import ABSTAIN, Abstainer, assess_selective, selector_response
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
+from spurless.train.selective import ABSTAIN, Abstainer, assess_selective
 
 GROUPS = Groups(tuple("abcd"), ("clear", "noisy"))
 TRAIN = {"epochs": 15, "lr": 0.01, "optimiser": "adam", "batch_size": 50, "weight_decay": 0.0, "schedule": "cosine"}
 
 
-def plane(n: int, name: str) -> Grouped:
+def plane(n: int, name: str) -> Split:
     """Four classes by the signs of two features; where the third is above 0.6, a fifth of all, the label is chance."""
     generator = Seeds(0).generator(name)
     x = 2 * torch.rand(n, 3, generator=generator) - 1
     noisy = x[:, 2] > 0.6
     y = 2 * (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
-    return Grouped(x, torch.where(noisy, torch.randint(4, (n,), generator=generator), y), noisy.long(), GROUPS)
+    return Split(x, torch.where(noisy, torch.randint(4, (n,), generator=generator), y), noisy.long(), GROUPS)
 
 
 DATA = Splits(plane(2000, "train"), plane(2000, "val"), plane(2000, "test"))
@@ -57,7 +56,9 @@ def test_the_loss_of_four_examples_by_hand() -> None:
     # coverage 2.5 / 4 = 0.625; the chosen losses add up to 5
     short = 32 * (0.8 - 0.625) ** 2
     assert float(selective_loss(LOSSES, CHOSEN, SelectiveNetConfig())) == pytest.approx(5 / 4 + short)
-    assert float(selective_loss(LOSSES, CHOSEN, SELECTIVENET_CIFAR10_PAPER)) == pytest.approx(5 / 4 / 0.625 + short)
+    assert float(selective_loss(LOSSES, CHOSEN, SelectiveNet.presets["cifar10-paper"])) == pytest.approx(
+        5 / 4 / 0.625 + short
+    )
 
 
 def test_more_coverage_than_asked_for_costs_nothing() -> None:
@@ -66,7 +67,7 @@ def test_more_coverage_than_asked_for_costs_nothing() -> None:
 
 def test_a_batch_that_is_refused_whole_is_finite_and_pays() -> None:
     odds = torch.full((4,), -1e4, requires_grad=True)
-    for config in (SelectiveNetConfig(), SELECTIVENET_CIFAR10_PAPER):
+    for config in (SelectiveNetConfig(), SelectiveNet.presets["cifar10-paper"]):
         loss = selective_loss(LOSSES, odds.sigmoid(), config)
         (slope,) = torch.autograd.grad(loss, odds)
         assert float(loss.detach()) == pytest.approx(32 * 0.8**2)
@@ -75,13 +76,13 @@ def test_a_batch_that_is_refused_whole_is_finite_and_pays() -> None:
 
 def test_the_gradient_drops_the_dear_and_keeps_the_cheap() -> None:
     chosen = torch.full((4,), 0.9, requires_grad=True)  # above the coverage, so only the risk speaks
-    (slope,) = torch.autograd.grad(selective_loss(LOSSES, chosen, SELECTIVENET_CIFAR10_PAPER), chosen)
+    (slope,) = torch.autograd.grad(selective_loss(LOSSES, chosen, SelectiveNet.presets["cifar10-paper"]), chosen)
     # d/dg of sum(l g) / sum(g) is (l - mean) / sum(g), with the mean 3.75
     torch.testing.assert_close(slope, (LOSSES - 3.75) / 3.6)
 
 
 def test_the_gate_starts_almost_indifferent() -> None:
-    with Seeds(0).borrowed("gate"):
+    with Seeds(0).seed_global_rng("gate"):
         gate, plain = Gate(8, 512), Gate(8, 512)
         nn.init.constant_(plain.layers[2].weight, 1.0)  # type: ignore[arg-type]  # a parameter
         features = torch.randn(256, 8)
@@ -91,7 +92,7 @@ def test_the_gate_starts_almost_indifferent() -> None:
 
 def test_the_auxiliary_head_learns_with_the_features_and_leaves() -> None:
     model = net()
-    run = start(Engine("cpu"), 0, TrainConfig(epochs=2, batch_size=50, lr=0.1, weight_decay=0.0))
+    run = make_run(Compute("cpu"), 0, TrainConfig(epochs=2, batch_size=50, lr=0.1, weight_decay=0.0))
     before = [p.detach().clone() for p in model.backbone.parameters()]
     # alpha = 0: only the auxiliary head is asked, so backbone learns, and the head that stays does not
     head = [p.detach().clone() for p in model.head.parameters()]
@@ -103,7 +104,7 @@ def test_the_auxiliary_head_learns_with_the_features_and_leaves() -> None:
 
 @pytest.mark.parametrize("preset", list(SelectiveNet.presets))
 def test_it_refuses_what_is_noisy_and_errs_less_on_the_rest(preset: str) -> None:
-    fitted = fit(SelectiveNet(SelectiveNet.presets[preset]), net(), DATA, train=TRAIN, engine=Engine("cpu"))
+    fitted = fit(SelectiveNet(SelectiveNet.presets[preset]), net(), DATA, train=TRAIN, compute=Compute("cpu"))
     abstainer = Abstainer.of(fitted.model)
     assert abstainer.score == "selector"
     found = assess_selective(abstainer, DATA)
@@ -112,37 +113,38 @@ def test_it_refuses_what_is_noisy_and_errs_less_on_the_rest(preset: str) -> None
     assert share_noisy(abstainer) > 0.85
 
 
+@pytest.mark.slow
 def test_it_keeps_the_coverage_that_it_was_trained_for() -> None:
     for coverage in (0.7, 0.95):
         method = SelectiveNet(SelectiveNetConfig(coverage=coverage))
-        fitted = fit(method, net(), DATA, train=TRAIN, engine=Engine("cpu"))
-        reached = selector_response(fitted.model, DATA.test).scores.sigmoid().mean()
+        fitted = fit(method, net(), DATA, train=TRAIN, compute=Compute("cpu"))
+        reached = Abstainer.of(fitted.model).respond(DATA.test).scores.sigmoid().mean()
         assert float(reached) == pytest.approx(coverage, abs=0.05)
 
 
 def test_weights_are_saved_with_the_gate_and_loaded_where_one_is(tmp_path: Path) -> None:
-    fitted = fit(SelectiveNet(), net(), DATA, train={"epochs": 1}, engine=Engine("cpu"))
+    fitted = fit(SelectiveNet(), net(), DATA, train={"epochs": 1}, compute=Compute("cpu"))
     save_weights(tmp_path / "model.safetensors", fitted.model)
-    with pytest.raises(BadInput, match=r"the weights do not fit mlp: unexpected selector\.layers"):
+    with pytest.raises(InputError, match=r"the weights do not fit mlp: unexpected selector\.layers"):
         load_weights(tmp_path / "model.safetensors", net())
     again = net()
     attach_gate(again)
     load_weights(tmp_path / "model.safetensors", again)
-    torch.testing.assert_close(selector_response(again, DATA.test), selector_response(fitted.model, DATA.test))
+    torch.testing.assert_close(Abstainer.of(again).respond(DATA.test), Abstainer.of(fitted.model).respond(DATA.test))
 
 
 def test_a_batch_of_one_has_no_coverage() -> None:
-    with pytest.raises(BadInput, match="SelectiveNet counts the coverage of a batch"):
-        fit(SelectiveNet(), net(), DATA, train={"batch_size": 1, "steps": 1}, engine=Engine("cpu"))
+    with pytest.raises(InputError, match="SelectiveNet needs the coverage of a batch"):
+        fit(SelectiveNet(), net(), DATA, train={"batch_size": 1, "steps": 1}, compute=Compute("cpu"))
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for coverage in (0.0, 1.1):
-        with pytest.raises(BadInput, match="coverage is a share"):
+        with pytest.raises(InputError, match="coverage must be a fraction"):
             SelectiveNetConfig(coverage=coverage)
-    with pytest.raises(BadInput, match="alpha is a share"):
+    with pytest.raises(InputError, match="alpha must be a fraction"):
         SelectiveNetConfig(alpha=1.1)
-    with pytest.raises(BadInput, match="penalty must not be negative"):
+    with pytest.raises(InputError, match="penalty must not be negative"):
         SelectiveNetConfig(penalty=-1.0)
-    with pytest.raises(BadInput, match="width must be at least 1"):
+    with pytest.raises(InputError, match="width must be at least 1"):
         SelectiveNetConfig(width=0)

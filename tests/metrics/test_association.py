@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.metrics.association import (
     associate,
@@ -140,20 +140,20 @@ def test_a_hidden_overlapping_column_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("groups", "a", "message"),
     [
-        (GROUPS, torch.full((2,), -1), "no attribute is known.* Pass data with attributes"),
-        (TALK, torch.full((2, 2), -1), "no attribute is known"),
+        (GROUPS, torch.full((2,), -1), "unknown for every example.* Pass data with attributes"),
+        (TALK, torch.full((2, 2), -1), "unknown for every example"),
         (Groups(("no", "yes")), torch.zeros(2).long(), "the groups have no attribute"),
         (GROUPS, torch.tensor([0, 2]), "attribute of example 1 is out of range"),
     ],
 )
 def test_says_what_is_missing(groups: Groups, a: torch.Tensor, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         associate(torch.tensor([0, 1]), a, groups)
 
 
 @pytest.mark.parametrize("counts", [torch.zeros(2, 2), torch.ones(4), torch.tensor([[1, -1], [1, 1]])])
 def test_a_table_must_hold_counts(counts: torch.Tensor) -> None:
-    with pytest.raises(BadInput, match="counts must be a table of labels by attributes, not empty"):
+    with pytest.raises(InputError, match="counts must be a non-empty table of labels by attributes"):
         goodman_kruskal(counts)
 
 

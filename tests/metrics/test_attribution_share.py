@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.metrics.attribution_share import (
     attribution_entropy,
     attribution_share,
@@ -56,8 +56,8 @@ def test_channels_add_up_by_size_or_cancel() -> None:
     found = torch.tensor([[[[2.0, 1.0]], [[-2.0, 1.0]]]])
     left = torch.tensor([[True, False]])
     assert region_share(normalise(found), left).item() == pytest.approx(4 / 6)
-    assert region_share(normalise(found, signed=True), left).item() == 0.0
-    assert region_share(normalise(-found, signed=True), ~left).item() == 1.0  # a negative sum has a size, too
+    assert region_share(normalise(found, cancel_channels=True), left).item() == 0.0
+    assert region_share(normalise(-found, cancel_channels=True), ~left).item() == 1.0  # a negative sum has a size, too
 
 
 def test_shares_of_regions_are_means_over_examples_and_add_up_to_one() -> None:
@@ -108,15 +108,17 @@ def test_utilisation_of_a_neuron_follows_its_weights_through_training() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"one map per example \(expected float"):
+    with pytest.raises(InputError, match=r"one map per example \(expected float"):
         normalise(torch.ones(3))
-    with pytest.raises(BadInput, match="not finite"):
+    with pytest.raises(InputError, match="not finite"):
         normalise(torch.tensor([[1.0, torch.nan]]))
-    with pytest.raises(BadInput, match=r"outliers must be a share \(expected from 0, below 1, got 2\)"):
+    with pytest.raises(InputError, match=r"outliers must be a fraction \(expected from 0, below 1, got 2\)"):
         normalise(torch.ones(1, 3), outliers=2)
-    with pytest.raises(BadInput, match=r"mask of the maps \(expected bool, \(3,\) or \(2, 3\), got torch.float32"):
+    with pytest.raises(
+        InputError, match=r"does not fit the maps \(expected bool, \(3,\) or \(2, 3\), got torch.float32"
+    ):
         region_share(torch.ones(2, 3), torch.ones(3))
-    with pytest.raises(BadInput, match="mask of the maps"):
+    with pytest.raises(InputError, match="does not fit the maps"):
         region_share(torch.ones(2, 3), torch.ones(1, dtype=torch.bool))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.metrics.calibration import calibration_by_group, expected_calibration_error
 
@@ -55,7 +55,7 @@ def test_every_edge_is_an_edge(bins: int, dtype: torch.dtype) -> None:
 
 
 def test_a_label_that_is_none_is_no_mistake() -> None:
-    with pytest.raises(BadInput, match="a label is out of range"):
+    with pytest.raises(InputError, match="a label is out of range"):
         expected_calibration_error(confident(0.8, 0.7), torch.tensor([0, -1]))
 
 
@@ -96,18 +96,18 @@ def test_no_example_has_no_error() -> None:
     [
         (torch.tensor([[2.0, -1.0], [0.5, 0.5]]), r"Pass logits.softmax\(dim=1\)"),
         (torch.tensor([[0.5, 0.4], [0.5, 0.5]]), "expected rows that sum to 1"),
-        (torch.tensor([[math.nan, 0.4], [0.5, 0.5]]), "the rows are no probabilities"),
+        (torch.tensor([[math.nan, 0.4], [0.5, 0.5]]), "the rows are not probabilities"),
         (torch.ones(2), r"expected shapes \(N, classes\) and \(N,\), got \(2,\) and \(2,\)"),
         (torch.ones(3, 1), r"got \(3, 1\) and \(2,\)"),
     ],
 )
 def test_says_what_is_wrong(p: Tensor, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         expected_calibration_error(p, torch.tensor([0, 1]))
 
 
 def test_needs_a_bin() -> None:
-    with pytest.raises(BadInput, match="bins of at least 1, got 0"):
+    with pytest.raises(InputError, match=r"bins must be at least 1 \(got 0\)"):
         expected_calibration_error(confident(1.0), torch.tensor([0]), bins=0)
 
 

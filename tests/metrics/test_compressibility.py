@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.metrics.compressibility import activation_sparsity, compressibility, pq_index
 
 
@@ -72,18 +72,18 @@ def test_means_are_over_samples_and_leave_out_rows_of_zeros() -> None:
 
 def test_what_is_refused() -> None:
     z = torch.ones(2, 3)
-    with pytest.raises(BadInput, match=r"one row per example \(expected float, \(N, d\), got torch.float32 of shape"):
+    with pytest.raises(InputError, match=r"one row per example \(expected float, \(N, d\), got torch.float32 of shape"):
         compressibility(torch.ones(3))
-    with pytest.raises(BadInput, match=r"kappa must be a share \(expected above 0, at most 1, got 0\)"):
+    with pytest.raises(InputError, match=r"kappa must be a fraction \(expected above 0, at most 1, got 0\)"):
         compressibility(z, kappa=0)
-    with pytest.raises(BadInput, match="q must be the order of a norm"):
+    with pytest.raises(InputError, match="q must be the order of a norm"):
         compressibility(z, q=0)
-    with pytest.raises(BadInput, match=r"the smaller first \(expected 0 < p < q < inf, got p=2, q=1\)"):
+    with pytest.raises(InputError, match=r"p must be smaller than q \(expected 0 < p < q < inf, got p=2, q=1\)"):
         pq_index(z, p=2, q=1)  # the paper's caption
     for metric in (activation_sparsity, pq_index, compressibility):
         for bad in (math.nan, math.inf):
-            with pytest.raises(BadInput, match="a representation is not finite"):
+            with pytest.raises(InputError, match="a representation is not finite"):
                 metric(torch.tensor([[bad, 1.0], [1.0, 0.0]]))
     for metric in (activation_sparsity, pq_index):
-        with pytest.raises(BadInput, match="one row per example"):
+        with pytest.raises(InputError, match="one row per example"):
             metric(torch.ones(2, 3, dtype=torch.long))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.records import GroupRow
 from spurless.metrics.groupwise import GroupTable, group_table
@@ -35,7 +35,7 @@ def test_counts_hits_and_accuracies_by_hand() -> None:
     assert TABLE.count.tolist() == [100, 4, 10, 20]
     assert TABLE.accuracy.tolist() == [0.9, 0.25, 0.3, 0.9]
     assert TABLE.accuracy.dtype == torch.float64
-    assert (TABLE.hits, TABLE.n) == (112, 134)
+    assert (TABLE.n_correct, TABLE.n) == (112, 134)
 
 
 def test_worst_and_best_are_named_and_the_first_wins_a_tie() -> None:
@@ -134,7 +134,7 @@ def test_an_unknown_attribute_counts_in_the_average_and_in_no_group() -> None:
     y = torch.tensor([0, 0, 1, 1])
     table = group_table(torch.tensor([0, 1, 1, 0]), y, torch.tensor([0, -1, 1, -1]), BIRDS)
     assert table.count.tolist() == [1, 0, 0, 1]
-    assert (table.hits, table.n) == (2, 4)
+    assert (table.n_correct, table.n) == (2, 4)
     assert table.worst[0] == 1.0
     assert table.gap == -0.5  # the mistakes are in no group
     assert table.class_count.tolist() == [2, 2]
@@ -153,7 +153,7 @@ def test_overlapping_groups_count_an_example_in_each_of_its_groups() -> None:
     table = group_table(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), a, talk)
     assert table.count.tolist() == [1, 1, 0, 1]
     assert table.correct.tolist() == [1, 1, 0, 0]
-    assert (table.hits, table.n) == (2, 3)
+    assert (table.n_correct, table.n) == (2, 3)
     assert table.worst == (0.0, "toxic, female")
 
 
@@ -187,7 +187,7 @@ def test_domains_have_no_attribute_of_a_label_though_they_are_as_many() -> None:
 
 
 def test_tables_of_other_groups_do_not_add() -> None:
-    with pytest.raises(BadInput, match="tables of different groups cannot be added"):
+    with pytest.raises(InputError, match="tables of different groups cannot be added"):
         TABLE + table_of([(1, 1), (1, 1)], Groups(("land", "water")))
     with pytest.raises(TypeError, match="unsupported operand"):
         TABLE + 1  # type: ignore[operator]  # what a caller might do by mistake
@@ -221,7 +221,7 @@ def test_rows_carry_intervals_and_training_counts_and_none_for_an_empty_group() 
 def test_the_adjusted_average_needs_the_training_counts() -> None:
     assert math.isnan(TABLE.summary()["adjusted_average"])
     assert TABLE.summary(torch.tensor([1, 3, 2, 4]))["adjusted_average"] == pytest.approx(0.585)
-    with pytest.raises(BadInput, match=r"one number per group \(expected shape \(4,\), got \(2,\)\)"):
+    with pytest.raises(InputError, match=r"one number per group \(expected shape \(4,\), got \(2,\)\)"):
         TABLE.adjusted(torch.ones(2))
 
 
@@ -238,39 +238,39 @@ LABELS = torch.tensor([0, 1])
             r"one per example \(expected shape \(2,\), got torch.int64 of shape \(1,\)",
         ),
         (torch.rand(2, 2), LABELS, LABELS, r"Pass predicted labels, such as logits.argmax\(dim=1\)"),
-        (torch.rand(2), LABELS, LABELS, "predictions must be whole numbers"),
+        (torch.rand(2), LABELS, LABELS, "predictions must be integers"),
         (
             LABELS,
             LABELS.float(),
             LABELS,
-            r"labels must be whole numbers \(int64\), one per example \(got torch.float32",
+            r"labels must be int64, one per example \(got torch.float32",
         ),
-        (LABELS, LABELS, torch.tensor([0]), r"labels and attributes differ in number \(got 2 and 1\)"),
+        (LABELS, LABELS, torch.tensor([0]), r"labels and attributes differ in length \(got 2 and 1\)"),
         (LABELS, torch.tensor([0, 2]), LABELS, r"a label is out of range \(expected 0 to 1, got 2\)"),
         (LABELS, torch.tensor([0, -1]), LABELS, r"a label is out of range \(expected 0 to 1, got -1\)"),
         (LABELS, LABELS, torch.tensor([0, 2]), r"the attribute of example 1 is out of range \(got 2\)"),
         (LABELS, LABELS, torch.zeros(2, 3).long(), r"expected 1 column, got torch.int64 of shape \(2, 3\)"),
-        (LABELS, LABELS, LABELS.float(), "attributes must be whole numbers, one row per example"),
+        (LABELS, LABELS, LABELS.float(), "attributes must be integers, one row per example"),
     ],
 )
 def test_says_what_is_wrong_with_the_input(pred: Tensor, y: Tensor, a: Tensor, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         group_table(pred, y, a, BIRDS)
 
 
 def test_columns_are_checked_against_overlapping_and_crossed_groups() -> None:
     talk = Groups.overlapping(("civil", "toxic"), ("male", "female"))
-    with pytest.raises(BadInput, match="expected 2 columns"):
+    with pytest.raises(InputError, match="expected 2 columns"):
         group_table(LABELS, LABELS, LABELS, talk)
-    with pytest.raises(BadInput, match="attribute of example 0 is out of range"):
+    with pytest.raises(InputError, match="attribute of example 0 is out of range"):
         group_table(LABELS, LABELS, torch.tensor([[2, 0], [0, 0]]), talk)
     faces = Groups.crossed(("no", "yes"), {"gender": ("f", "m"), "age": ("young", "middle", "old")})
-    with pytest.raises(BadInput, match=r"attribute of example 1 is out of range \(got \[2, 0\]\)"):
+    with pytest.raises(InputError, match=r"attribute of example 1 is out of range \(got \[2, 0\]\)"):
         group_table(LABELS, LABELS, torch.tensor([[1, 2], [2, 0]]), faces)
 
 
 def same(one: GroupTable, other: GroupTable) -> bool:
     tensors = ("correct", "count", "class_correct", "class_count")
-    return (one.hits, one.n) == (other.hits, other.n) and all(
+    return (one.n_correct, one.n) == (other.n_correct, other.n) and all(
         torch.equal(getattr(one, name), getattr(other, name)) for name in tensors
     )

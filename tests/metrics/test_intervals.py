@@ -5,17 +5,17 @@ import math
 import pytest
 import torch
 
-from spurless.core.errors import BadInput
-from spurless.metrics.intervals import bootstrap_worst, newcombe, over_seeds, paired, wilson
+from spurless.core.errors import InputError
+from spurless.metrics.intervals import bootstrap_worst, compare_paired, newcombe_interval, over_seeds, wilson_intervals
 
 
 def test_wilson_by_hand() -> None:
     # k = n = 10: z^2 = 3.8415, low = n / (n + z^2) = 10 / 13.8415
-    low, high = wilson(10, 10)
+    low, high = wilson_intervals(10, 10)
     assert float(low) == pytest.approx(10 / 13.841459, abs=1e-7)
     assert float(high) == 1.0
     # k = 5 of 10: 1/2 -+ z sqrt(1/40 + z^2/400) / (1 + z^2/10) = 1/2 -+ 0.263405
-    low, high = wilson(5, 10)
+    low, high = wilson_intervals(5, 10)
     assert (float(low), float(high)) == pytest.approx((0.236593, 0.763407), abs=1e-5)
 
 
@@ -24,33 +24,33 @@ def test_wilson_agrees_with_scipy(level: float) -> None:
     from scipy.stats import binomtest
 
     correct, count = torch.tensor([0, 1, 7, 30, 1000]), torch.tensor([3, 2, 9, 30, 4000])
-    low, high = wilson(correct, count, level)
+    low, high = wilson_intervals(correct, count, level)
     for i in range(5):
         theirs = binomtest(int(correct[i]), int(count[i])).proportion_ci(level, method="wilson")
         assert (float(low[i]), float(high[i])) == pytest.approx((theirs.low, theirs.high))
 
 
 def test_wilson_of_nothing_is_nan() -> None:
-    low, high = wilson(torch.tensor([0, 1]), torch.tensor([0, 1]))
+    low, high = wilson_intervals(torch.tensor([0, 1]), torch.tensor([0, 1]))
     assert low.isnan().tolist() == high.isnan().tolist() == [True, False]
 
 
 def test_wilson_bounds_are_exact_at_the_ends_for_any_count() -> None:
     n = torch.arange(1, 2000)
-    assert bool((wilson(torch.zeros_like(n), n)[0] == 0).all())
-    assert bool((wilson(n, n)[1] == 1).all())
+    assert bool((wilson_intervals(torch.zeros_like(n), n)[0] == 0).all())
+    assert bool((wilson_intervals(n, n)[1] == 1).all())
 
 
 @pytest.mark.parametrize(("correct", "count"), [(3, 2), (-1, 2)])
 def test_wilson_refuses_impossible_hits(correct: int, count: int) -> None:
-    with pytest.raises(BadInput, match="between 0 and the number of examples"):
-        wilson(correct, count)
+    with pytest.raises(InputError, match="between 0 and the number of examples"):
+        wilson_intervals(correct, count)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 95.0])
 def test_a_level_is_a_share(level: float) -> None:
-    with pytest.raises(BadInput, match="expected a number between 0 and 1"):
-        wilson(1, 2, level)
+    with pytest.raises(InputError, match="expected a number between 0 and 1"):
+        wilson_intervals(1, 2, level)
 
 
 def members(sizes: list[int], hits: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,9 +103,9 @@ def test_bootstrap_is_decided_by_its_generator() -> None:
 
 
 def test_bootstrap_says_what_is_wrong() -> None:
-    with pytest.raises(BadInput, match=r"expected shapes \(N,\) and \(N, G\), got \(3,\) and \(2, 2\)"):
+    with pytest.raises(InputError, match=r"expected shapes \(N,\) and \(N, G\), got \(3,\) and \(2, 2\)"):
         bootstrap_worst(torch.ones(3), torch.ones(2, 2), torch.Generator())
-    with pytest.raises(BadInput, match="n_resamples of at least 1, got 0"):
+    with pytest.raises(InputError, match=r"n_resamples must be at least 1 \(got 0\)"):
         bootstrap_worst(torch.ones(2), torch.ones(2, 2), torch.Generator(), n_resamples=0)
 
 
@@ -130,12 +130,12 @@ def test_a_seed_without_a_number_leaves_no_number() -> None:
 
 
 def test_no_seed_is_an_error() -> None:
-    with pytest.raises(BadInput, match="there is no value to average"):
+    with pytest.raises(InputError, match="values is empty"):
         over_seeds([])
 
 
 def test_paired_by_hand() -> None:
-    found = paired([3.0, 5.0, 4.0], [2.0, 3.0, 1.0])  # differences 1, 2, 3
+    found = compare_paired([3.0, 5.0, 4.0], [2.0, 3.0, 1.0])  # differences 1, 2, 3
     assert (found.difference, found.n) == (2.0, 3)
     assert (found.low, found.high) == pytest.approx((-0.484138, 4.484138), abs=1e-5)
     # t = 2 sqrt(3), and for 2 degrees p = 1 - t / sqrt(t^2 + 2) = 1 - sqrt(12 / 14)
@@ -150,12 +150,12 @@ def test_the_exact_test_agrees_with_scipy() -> None:
     theirs = permutation_test(
         (a, b), lambda x, y: sum(x - y) / 6, permutation_type="samples", n_resamples=math.inf, vectorized=False
     )
-    assert paired(a, b).p_exact == pytest.approx(theirs.pvalue)
+    assert compare_paired(a, b).p_exact == pytest.approx(theirs.pvalue)
 
 
 def test_the_order_of_the_methods_turns_only_the_sign() -> None:
     a, b = [0.8, 0.7, 0.9, 0.85], [0.6, 0.72, 0.7, 0.8]
-    forward, backward = paired(a, b), paired(b, a)
+    forward, backward = compare_paired(a, b), compare_paired(b, a)
     assert forward.difference == pytest.approx(-backward.difference)
     assert (forward.p, forward.p_exact) == pytest.approx((backward.p, backward.p_exact))
 
@@ -168,25 +168,25 @@ def test_the_order_of_the_methods_turns_only_the_sign() -> None:
     ],
 )
 def test_equal_differences_need_no_warning(a: list[float], b: list[float], p: float, p_exact: float) -> None:
-    found = paired(a, b)
+    found = compare_paired(a, b)
     assert (found.p, found.p_exact) == (p, p_exact)
     assert found.low == pytest.approx(found.high)
 
 
 def test_one_pair_shows_nothing_and_many_pairs_are_not_enumerated() -> None:
-    alone = paired([0.9], [0.1])
+    alone = compare_paired([0.9], [0.1])
     assert math.isnan(alone.p)
     assert alone.p_exact == 1.0
     twelve = [float(i) for i in range(1, 13)]
-    assert paired(twelve, [0.0] * 12).p_exact == 2 / 4096
-    assert math.isnan(paired([*twelve, 13.0], [0.0] * 13).p_exact)
+    assert compare_paired(twelve, [0.0] * 12).p_exact == 2 / 4096
+    assert math.isnan(compare_paired([*twelve, 13.0], [0.0] * 13).p_exact)
 
 
 def test_pairs_must_be_pairs() -> None:
-    with pytest.raises(BadInput, match=r"over the same seeds \(got 2 and 1 values\)"):
-        paired([1.0, 2.0], [1.0])
-    with pytest.raises(BadInput, match="got 0 and 0 values"):
-        paired([], [])
+    with pytest.raises(InputError, match=r"one value per shared seed \(got 2 and 1 values\)"):
+        compare_paired([1.0, 2.0], [1.0])
+    with pytest.raises(InputError, match="got 0 and 0 values"):
+        compare_paired([], [])
 
 
 @pytest.mark.parametrize(
@@ -201,13 +201,13 @@ def test_pairs_must_be_pairs() -> None:
 )
 def test_newcombe_as_published(one: tuple[int, int], two: tuple[int, int], low: float, high: float) -> None:
     """Worked examples of Newcombe 1998 (his method 10), at second hand: the paper was not at hand."""
-    assert newcombe(one, two) == pytest.approx((low, high), abs=6e-5)
+    assert newcombe_interval(one, two) == pytest.approx((low, high), abs=6e-5)
 
 
 def test_a_difference_by_rounding_is_none() -> None:
-    found = paired([0.1 + 0.2] * 4, [0.3] * 4)
+    found = compare_paired([0.1 + 0.2] * 4, [0.3] * 4)
     assert (found.difference, found.p) == (0.0, 1.0)
 
 
 def test_newcombe_of_nothing_is_nan() -> None:
-    assert all(math.isnan(bound) for bound in newcombe((0, 0), (1, 2)))
+    assert all(math.isnan(bound) for bound in newcombe_interval((0, 0), (1, 2)))

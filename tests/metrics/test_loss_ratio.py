@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.metrics.loss_ratio import LossTrace, loss_odds, loss_parts, loss_ratio, odds_of_scaled_logits
 
 
@@ -101,11 +101,11 @@ def test_parts_have_no_gradient_and_half_precision_does_not_swallow_small_losses
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"one loss and one mark per example .* reduction=\"none\""):
+    with pytest.raises(InputError, match=r"one value per example .* reduction=\"none\""):
         loss_ratio(torch.tensor(1.0), torch.tensor(True))
-    with pytest.raises(BadInput, match="one loss and one mark per example"):
+    with pytest.raises(InputError, match="one value per example"):
         loss_ratio(torch.ones(2), torch.ones(2))
-    with pytest.raises(BadInput, match=r"one sum of each kind per step .* got \(2,\) and \(3,\)"):
+    with pytest.raises(InputError, match=r"one number per step .* got \(2,\) and \(3,\)"):
         LossTrace(torch.ones(2), torch.ones(3))
-    with pytest.raises(BadInput, match=r"one step or more \(got 0\)"):
+    with pytest.raises(InputError, match=r"window must be at least 1 \(got 0\)"):
         LossTrace(torch.ones(2), torch.ones(2)).ratios(window=0)

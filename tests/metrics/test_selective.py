@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
+from spurless.core.metric_info import COVERAGES
 from spurless.core.seeds import Seeds
-from spurless.metrics.intervals import wilson
+from spurless.metrics.intervals import wilson_intervals
 from spurless.metrics.selective import (
-    COVERAGES,
-    Kept,
+    CoverageRow,
     Selective,
     risk_coverage,
     selective_table,
@@ -80,13 +80,13 @@ def test_a_threshold_in_single_precision_keeps_the_example_it_comes_from() -> No
 
 def test_a_threshold_that_cannot_be_chosen_is_refused() -> None:
     for coverage in (0.0, -0.1, 1.01, math.nan):
-        with pytest.raises(BadInput, match=r"the coverage must be a share \(expected above 0 and at most 1"):
+        with pytest.raises(InputError, match=r"the coverage must be a fraction \(expected above 0 and at most 1"):
             threshold_for(SCORES, coverage)
-    with pytest.raises(BadInput, match="no score to choose a threshold from"):
+    with pytest.raises(InputError, match="scores is empty"):
         threshold_for(torch.zeros(0), 0.9)
-    with pytest.raises(BadInput, match="the score of example 1 is not a number"):
+    with pytest.raises(InputError, match="the score of example 1 is NaN"):
         threshold_for(torch.tensor([0.1, math.nan]), 0.9)
-    with pytest.raises(BadInput, match="scores must be one number per example"):
+    with pytest.raises(InputError, match="scores must be one float per example"):
         threshold_for(torch.zeros(3, 2), 0.9)
 
 
@@ -116,7 +116,7 @@ def test_a_group_of_which_nothing_is_kept_is_never_the_worst() -> None:
 
 def test_the_interval_is_that_of_the_mistakes_among_the_kept() -> None:
     row = table().at(0.75)
-    low, high = wilson(torch.tensor([0, 0, 0, 2]), torch.tensor([2, 0, 0, 4]))
+    low, high = wilson_intervals(torch.tensor([0, 0, 0, 2]), torch.tensor([2, 0, 0, 4]))
     torch.testing.assert_close(row.low, low, equal_nan=True)
     torch.testing.assert_close(row.high, high, equal_nan=True)
 
@@ -129,13 +129,13 @@ def test_nothing_kept_has_no_error() -> None:
 
 
 def test_parts_add_up_to_the_whole() -> None:
-    parts: list[Kept] = [
+    parts: list[CoverageRow] = [
         selective_table(SCORES[p], PRED[p], Y[p], A[p], GROUPS, {0.75: 0.3}).rows[0] for p in (slice(0, 3), slice(3, 8))
     ]
     whole, row = parts[0] + parts[1], table().at(0.75)
     assert (whole.coverage, whole.error, whole.worst) == (row.coverage, row.error, row.worst)
     assert whole.count.tolist() == row.count.tolist()
-    with pytest.raises(BadInput, match="tables at different thresholds cannot be added"):
+    with pytest.raises(InputError, match="tables at different thresholds cannot be added"):
         table().at(0.75) + table().at(0.5)
 
 
@@ -218,13 +218,13 @@ def test_the_summary_names_every_number() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"no row for the coverage 0\.9 \(expected 1, 0\.75, 0\.5, 0\.25\)"):
+    with pytest.raises(InputError, match=r"no row for the coverage 0\.9 \(expected 1, 0\.75, 0\.5, 0\.25\)"):
         table().at(0.9)
-    with pytest.raises(BadInput, match=r"scores and labels differ in number \(got \(7,\) and \(8,\)\)"):
+    with pytest.raises(InputError, match=r"scores and labels differ in shape \(got \(7,\) and \(8,\)\)"):
         selective_table(SCORES[1:], PRED, Y, A, GROUPS, {1.0: 0.0})
-    with pytest.raises(BadInput, match="no target coverage to count at"):
+    with pytest.raises(InputError, match="thresholds is empty"):
         selective_table(SCORES, PRED, Y, A, GROUPS, {})
-    with pytest.raises(BadInput, match="scores and mistakes differ in number"):
+    with pytest.raises(InputError, match="scores and incorrect differ in shape"):
         risk_coverage(SCORES, torch.zeros(3).bool())
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.metrics import separation as module
 from spurless.metrics.separation import separation
 
@@ -27,7 +27,7 @@ def test_the_closed_form_is_the_mean_over_all_pairs(seed: int) -> None:
     z = z.abs() if seed % 2 else z
     within, total = by_pairs(z, y)
     found = separation(z, y)
-    assert found.within == pytest.approx(within, abs=1e-6)
+    assert found.within_class == pytest.approx(within, abs=1e-6)
     assert found.total == pytest.approx(total, abs=1e-6)
     assert found.r2 == pytest.approx(1 - within / total, abs=1e-6)
 
@@ -36,7 +36,7 @@ def test_many_rows_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     z, y = torch.rand(100, 6, generator=generator), torch.randint(3, (100,), generator=generator)
     whole = separation(z, y)
-    monkeypatch.setattr(module, "ROWS", 7)
+    monkeypatch.setattr(module, "ROWS_PER_BATCH", 7)
     assert separation(z, y).r2 == pytest.approx(whole.r2, abs=1e-12)
 
 
@@ -44,7 +44,7 @@ def test_classes_that_are_directions_are_separated_wholly() -> None:
     y = torch.arange(4).repeat(5)
     z = torch.eye(4)[y] * torch.arange(1.0, 21.0)[:, None]  # lengths do not matter
     found = separation(z, y)
-    assert (found.within, found.total, found.r2) == (0.0, 0.75, 1.0)  # a quarter of class pairs is at distance 0
+    assert (found.within_class, found.total, found.r2) == (0.0, 0.75, 1.0)  # a quarter of class pairs is at distance 0
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e200])
@@ -75,14 +75,16 @@ def test_rows_of_zeros_are_left_out_and_so_is_a_class_of_them() -> None:
     y = torch.tensor([0, 0, 2, 2])
     dead = torch.zeros(3, 2)
     assert separation(torch.cat([dead, z]), torch.cat([torch.tensor([0, 1, 9]), y])) == separation(z, y)
-    with pytest.raises(BadInput, match="every representation is zero"):
+    with pytest.raises(InputError, match="every representation is zero"):
         separation(dead, torch.zeros(3, dtype=torch.long))
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(BadInput, match="one row per example"):
+    with pytest.raises(InputError, match="one row per example"):
         separation(torch.ones(4), torch.zeros(4, dtype=torch.long))
-    with pytest.raises(BadInput, match=r"one label \(int64\) per representation \(expected \(4,\), got torch.int64 of"):
+    with pytest.raises(
+        InputError, match=r"one label \(int64\) per representation \(expected \(4,\), got torch.int64 of"
+    ):
         separation(torch.ones(4, 2), torch.zeros(3, dtype=torch.long))
-    with pytest.raises(BadInput, match=r"hidden or unknown \(got -1\). Leave these examples out"):
+    with pytest.raises(InputError, match=r"unknown \(got -1\). Remove these examples"):
         separation(torch.ones(2, 2), torch.tensor([0, -1]))

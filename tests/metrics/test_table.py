@@ -32,8 +32,8 @@ def test_then_comes_the_summary_of_abstaining_in_its_order_and_last_what_a_sweep
     ]  # fmt: skip  # tests/bench/test_study.py has the numbers
 
 
-def test_every_row_says_what_it_is_and_what_it_needs() -> None:
-    assert all(name == info.name and info.what and info.needs for name, info in METRICS.items())
+def test_every_row_has_a_label_a_description_and_its_needs() -> None:
+    assert all(name == info.name and info.label and info.description and info.needs for name, info in METRICS.items())
 
 
 def test_every_public_name_exists() -> None:

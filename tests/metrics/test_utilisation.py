@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.metrics.selectivity import selectivity
 from spurless.metrics.utilisation import Utilisation, utilisation
 
@@ -73,10 +73,10 @@ def test_numbers_are_of_active_neurons() -> None:
 
 def test_what_cannot_be_told_apart_is_refused() -> None:
     y = torch.tensor([0, 0, 1, 1])
-    with pytest.raises(BadInput, match=r"each attribute occurs with one label alone"):
+    with pytest.raises(InputError, match=r"each attribute occurs with only one label"):
         utilisation(torch.rand(4, 2), y, 1 - y)
     four = torch.tensor([0, 1, 2, 3])
-    with pytest.raises(BadInput, match=r"each label occurs with one attribute alone"):
+    with pytest.raises(InputError, match=r"each label occurs with only one attribute"):
         utilisation(torch.rand(4, 2), four, four // 2)
-    with pytest.raises(BadInput, match=r"hidden or unknown"):
+    with pytest.raises(InputError, match=r"that is unknown"):
         utilisation(torch.rand(4, 2), y - 1, y)

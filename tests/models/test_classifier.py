@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
-from spurless.models.classifier import Classifier, HeadPlace, evaluating, head_places, linear_layers, plain
+from spurless.core.errors import InputError
+from spurless.core.modules import eval_mode
+from spurless.models.classifier import Classifier, HeadSlot, extract_tensor, find_head_slots, find_linear_layers
 from spurless.models.wrapping import wrap
 
 
@@ -44,7 +45,7 @@ def test_counts_by_hand() -> None:
 
 def test_a_head_that_is_not_linear_has_no_counts() -> None:
     model = Classifier(nn.Flatten(), nn.Sequential(nn.Linear(4, 2)))
-    with pytest.raises(BadInput, match=r"the head of own model is not linear .expected nn.Linear, got Sequential."):
+    with pytest.raises(InputError, match=r"the head of own model is not linear .expected nn.Linear, got Sequential."):
         _ = model.n_classes
     model.verify(torch.zeros(2, 4))
 
@@ -102,16 +103,16 @@ def test_verify_passes_a_head_that_is_the_end() -> None:
 def test_verify_refuses_what_comes_after_the_head(ending: nn.Module) -> None:
     model = wrap(Ending(ending))
     sentence = "Ending (does not end with|cannot run without) its layer 'fc'.*other linear layers: body"
-    with pytest.raises(BadInput, match=sentence):
+    with pytest.raises(InputError, match=sentence):
         model.verify(torch.randn(2, 4))
-    assert head_places(model.backbone) == ["fc"]  # the probe is gone
+    assert find_head_slots(model.backbone) == ["fc"]  # the probe is gone
 
 
 def test_verify_is_not_fooled_by_a_head_of_zeros() -> None:
     net = Ending(nn.ReLU())
     nn.init.zeros_(net.fc.weight)
     nn.init.zeros_(net.fc.bias)
-    with pytest.raises(BadInput, match="does not end with its layer 'fc'"):
+    with pytest.raises(InputError, match="does not end with its layer 'fc'"):
         wrap(net).verify(torch.randn(2, 4))
 
 
@@ -123,29 +124,29 @@ def test_verify_is_not_fooled_by_a_lucky_sign(sign: int) -> None:
 
     net = Ending(OneSided())
     net.fc = nn.Linear(8, 1)  # a single logit is on one side of zero, where one of the two endings is the identity
-    with pytest.raises(BadInput, match="does not end with its layer 'fc'"):
+    with pytest.raises(InputError, match="does not end with its layer 'fc'"):
         wrap(net).verify(torch.randn(1, 4))
 
 
 def test_verify_refuses_a_layer_before_the_last() -> None:
-    with pytest.raises(BadInput, match=r'cannot run without its layer .body.*wrap\(module, head="name"\).*: fc'):
+    with pytest.raises(InputError, match=r'cannot run without its layer .body.*wrap\(module, head="name"\).*: fc'):
         wrap(Ending(nn.Identity()), head="body").verify(torch.randn(2, 4))
 
 
 def test_verify_says_when_the_input_is_wrong() -> None:
-    with pytest.raises(BadInput, match=r"Ending cannot take this input: .*mat1 and mat2"):
+    with pytest.raises(InputError, match=r"Ending does not accept this input: .*mat1 and mat2"):
         wrap(Ending(nn.Identity())).verify(torch.randn(2, 5))
 
 
 def test_verify_refuses_features_that_are_not_rows() -> None:
     model = Classifier(nn.Identity(), nn.Linear(4, 3))
-    with pytest.raises(BadInput, match=r"features of own model .* \(expected \(2, d\), got \(2, 3, 4\)\)"):
+    with pytest.raises(InputError, match=r"features of own model .* \(expected \(2, d\), got \(2, 3, 4\)\)"):
         model.verify(torch.randn(2, 3, 4))
 
 
 def test_verify_refuses_logits_of_another_shape() -> None:
     model = Classifier(nn.Flatten(), nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (3, 1))))
-    with pytest.raises(BadInput, match=r"logits of own model .* got \(2, 3, 1\)"):
+    with pytest.raises(InputError, match=r"logits of own model .* got \(2, 3, 1\)"):
         model.verify(torch.randn(2, 4))
 
 
@@ -165,7 +166,7 @@ def test_evaluating_gives_the_modes_back_after_an_error() -> None:
     model.backbone.eval()
 
     def fail() -> None:
-        with evaluating(model):
+        with eval_mode(model):
             assert not model.training
             raise KeyError
 
@@ -176,19 +177,19 @@ def test_evaluating_gives_the_modes_back_after_an_error() -> None:
 
 def test_the_projection_of_attention_is_no_candidate() -> None:
     net = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 1), "fc": nn.Linear(4, 2)})
-    assert list(linear_layers(net)) == ["fc"]
+    assert list(find_linear_layers(net)) == ["fc"]
 
 
 def test_plain_finds_the_tensor() -> None:
     t = torch.zeros(1)
-    assert all(plain(output) is t for output in (t, {"logits": t}, (t, "more")))
-    with pytest.raises(BadInput, match="the module returns no logits"):
-        plain({"scores": t})
+    assert all(extract_tensor(output) is t for output in (t, {"logits": t}, (t, "more")))
+    with pytest.raises(InputError, match="the module does not return logits"):
+        extract_tensor({"scores": t})
 
 
 def test_a_head_place_lets_features_through() -> None:
     t = torch.randn(2, 3)
-    assert HeadPlace(3, 2)(t) is t
+    assert HeadSlot(3, 2)(t) is t
 
 
 @pytest.mark.gpu
@@ -208,7 +209,7 @@ class Scaled(nn.Linear):
 def test_a_head_that_is_linear_by_name_only_is_refused() -> None:
     # NeuronTune and DFR would take it for the product that it is not
     for model in (Classifier(nn.Flatten(), Scaled(4, 3)), wrap(nn.Sequential(nn.Linear(4, 4), Scaled(4, 3)))):
-        with pytest.raises(BadInput, match=r"computes something else than a linear layer .got Scaled"):
+        with pytest.raises(InputError, match=r"does not compute a plain linear layer .got Scaled"):
             model.verify(torch.randn(2, 4))
 
 

@@ -5,8 +5,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from spurless.models.classifier import Classifier
-from spurless.models.copying import copied
+from spurless.models.classifier import Classifier, copy_module
 from spurless.models.wrapping import wrap
 
 
@@ -29,7 +28,7 @@ def test_a_module_that_keeps_what_it_computed_is_copied() -> None:
     net, x = Keeping(), torch.randn(5, 4)
     net(x)
     assert net.last is not None
-    copy = copied(net)
+    copy = copy_module(net)
     assert copy.last is not None
     assert copy.last is copy.all["body"]  # one tensor, as before
     assert torch.equal(copy.last, net.last)

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
-from spurless.models.features import collect
-from spurless.models.representations import representations
+from spurless.models.features import collect_features, collect_magnitudes
 
 
 def batches(*parts: Tensor) -> list[SimpleNamespace]:
@@ -28,12 +27,12 @@ X = torch.tensor([[-3.0, 1.0], [5.0, 3.0], [1.0, 2.0]])
 
 def test_in_eval_mode_they_are_the_sizes_of_the_features() -> None:
     model = normed()
-    assert representations(model, batches(X)).tolist() == [[2.0, 0.0], [2.0, 1.0], [0.0, 0.5]]
-    assert torch.equal(representations(model, batches(X)), collect(model, batches(X)).abs())
+    assert collect_magnitudes(model, batches(X)).tolist() == [[2.0, 0.0], [2.0, 1.0], [0.0, 0.5]]
+    assert torch.equal(collect_magnitudes(model, batches(X)), collect_features(model, batches(X)).abs())
 
 
 def test_in_train_mode_each_batch_has_its_own_statistics_and_dropout_stays_off() -> None:
-    found = representations(normed(), batches(X[:2], X[1:]), train_mode=True)
+    found = collect_magnitudes(normed(), batches(X[:2], X[1:]), train_mode=True)
     torch.testing.assert_close(found, torch.ones(4, 2))  # of two numbers, both are one deviation from their mean
 
 
@@ -44,7 +43,7 @@ def test_the_model_is_left_as_it_was(training: bool, train_mode: bool) -> None:
     model.head.train(not training)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
-    representations(model, batches(X), train_mode=train_mode)
+    collect_magnitudes(model, batches(X), train_mode=train_mode)
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(m.track_running_stats for m in model.modules() if isinstance(m, nn.BatchNorm1d))
@@ -52,16 +51,16 @@ def test_the_model_is_left_as_it_was(training: bool, train_mode: bool) -> None:
 
 def test_without_batch_norms_the_modes_are_one() -> None:
     model = Classifier(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), nn.Linear(3, 2))
-    assert torch.equal(representations(model, batches(X)), representations(model, batches(X), train_mode=True))
+    assert torch.equal(collect_magnitudes(model, batches(X)), collect_magnitudes(model, batches(X), train_mode=True))
 
 
 def test_what_is_refused() -> None:
     model = normed()
-    with pytest.raises(BadInput, match=r"more than 1 value per channel.* Pass batches of two examples or more"):
-        representations(model, batches(X[:1]), train_mode=True)
+    with pytest.raises(InputError, match=r"more than 1 value per channel.* Use batches of at least two examples"):
+        collect_magnitudes(model, batches(X[:1]), train_mode=True)
     assert model.training  # put back after the error, too
     for train_mode in (True, False):
-        with pytest.raises(BadInput, match="no batches"):
-            representations(model, [], train_mode=train_mode)
-    with pytest.raises(BadInput, match="features of example 0 are not finite"):
-        representations(model, batches(X / 0), train_mode=True)
+        with pytest.raises(InputError, match="no batches"):
+            collect_magnitudes(model, [], train_mode=train_mode)
+    with pytest.raises(InputError, match="features of example 0 are not finite"):
+        collect_magnitudes(model, batches(X / 0), train_mode=True)

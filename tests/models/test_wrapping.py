@@ -11,7 +11,7 @@ import torch
 import torchvision.models as tv
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 
@@ -153,7 +153,7 @@ def test_the_example_finds_a_head_that_was_added_first() -> None:
     net, x = Custom(), torch.randn(2, 4)
     assert wrap(net, example=x).head_path == "answer"
     assert_same(net, wrap(net, head="answer"), x)
-    with pytest.raises(BadInput, match="linear layers: answer"):
+    with pytest.raises(InputError, match="linear layers: answer"):
         wrap(net).verify(x)  # the last one added is not the last one used
 
 
@@ -182,18 +182,18 @@ def test_a_classifier_is_returned_as_it_is() -> None:
 
 
 def test_a_softmax_is_refused_with_the_example() -> None:
-    with pytest.raises(BadInput, match="Sequential does not end with its layer '0'"):
+    with pytest.raises(InputError, match="Sequential does not end with its layer '0'"):
         wrap(nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)), example=torch.randn(2, 4))
 
 
 def test_squeezenet_has_no_linear_head() -> None:
-    with pytest.raises(BadInput, match="SqueezeNet has no linear layer, so no head was found"):
+    with pytest.raises(InputError, match="SqueezeNet has no linear layer, so it has no head"):
         wrap(tv.squeezenet1_1(num_classes=3))
 
 
 def test_a_misspelt_head_is_answered_with_a_suggestion() -> None:
     with pytest.raises(
-        BadInput, match=r"Custom has no layer 'answr'. Did you mean 'answer'. Linear layers: answer, bo"
+        InputError, match=r"Custom has no layer 'answr'. Did you mean 'answer'. Linear layers: answer, bo"
     ):
         wrap(Custom(), head="answr")
 
@@ -201,14 +201,14 @@ def test_a_misspelt_head_is_answered_with_a_suggestion() -> None:
 def test_a_head_that_is_not_linear_is_refused() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(2, 2))
     with pytest.raises(
-        BadInput, match=r"'0' of Sequential cannot be a head .expected nn.Linear, got Conv2d.*layers: 2"
+        InputError, match=r"'0' of Sequential cannot be a head .expected nn.Linear, got Conv2d.*layers: 2"
     ):
         wrap(net, head="0")
 
 
 def test_a_lazy_head_needs_a_run() -> None:
     net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
-    with pytest.raises(BadInput, match="has no weights yet"):
+    with pytest.raises(InputError, match="has no weights yet"):
         wrap(copy.deepcopy(net))
     assert wrap(net, example=torch.randn(2, 4)).n_features == 4
 
@@ -217,22 +217,22 @@ def test_a_lazy_body_needs_a_run() -> None:
     def net() -> nn.Module:
         return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
 
-    with pytest.raises(BadInput, match=r"a layer of Sequential has no weights yet .got LazyLinear.*pass an example"):
+    with pytest.raises(InputError, match=r"a layer of Sequential has no weights yet .got LazyLinear.*pass an example"):
         wrap(net())
-    with pytest.raises(BadInput, match="a layer of own model has no weights yet"):
+    with pytest.raises(InputError, match="a layer of own model has no weights yet"):
         wrap(Classifier(nn.LazyLinear(8), nn.Linear(8, 3)))
     assert wrap(net(), example=torch.randn(2, 4)).backbone[0].in_features == 4  # type: ignore[index]  # a Sequential
 
 
 def test_a_wrong_example_is_a_sentence() -> None:
-    with pytest.raises(BadInput, match="Custom cannot take this input"):
+    with pytest.raises(InputError, match="Custom does not accept this input"):
         wrap(Custom(), example=torch.randn(2, 5))
 
 
 def test_a_module_that_cannot_be_copied_is_a_sentence() -> None:
     net = Custom()
     net.kept = Lock()  # type: ignore[assignment]  # what it keeps is its own business
-    with pytest.raises(BadInput, match="Custom cannot be copied"):
+    with pytest.raises(InputError, match="Custom cannot be copied"):
         wrap(net)
 
 
@@ -249,14 +249,14 @@ def test_a_dict_without_logits_is_told_by_its_keys() -> None:
         def forward(self, x: Tensor) -> Any:
             return {"out": super().forward(x)}
 
-    with pytest.raises(BadInput, match=r"returns no logits .*got a dict of out\)"):
+    with pytest.raises(InputError, match=r"does not return logits .*got a dict of out\)"):
         wrap(Odd(), example=torch.zeros(2, 4))
 
 
 def test_a_classifier_is_verified_where_an_example_is_given() -> None:
     model = Classifier(nn.Flatten(), nn.Linear(4, 2))
     assert wrap(model, example=torch.zeros(2, 4)) is model
-    with pytest.raises(BadInput, match="cannot take this input"):
+    with pytest.raises(InputError, match="does not accept this input"):
         wrap(Classifier(nn.Linear(9, 4), nn.Linear(4, 2)), example=torch.zeros(2, 4))
 
 
@@ -269,10 +269,10 @@ def test_the_old_spectral_norm_is_refused_before_and_after_a_run_and_the_new_one
         return made
 
     with pytest.raises(
-        BadInput, match=r"cannot be copied once it was run.*Use torch\.nn\.utils\.parametrizations\.spec"
+        InputError, match=r"cannot be copied after a forward pass.*Use torch\.nn\.utils\.parametrizations\.spec"
     ):
         wrap(net(nn.utils.spectral_norm))
-    with pytest.raises(BadInput, match="own model cannot be copied once it was run"):
+    with pytest.raises(InputError, match="own model cannot be copied after a forward pass"):
         wrap(Classifier(nn.utils.spectral_norm(nn.Linear(4, 8)), nn.Linear(8, 2)))
     assert wrap(net(nn.utils.parametrizations.spectral_norm)).n_features == 8
 
@@ -280,14 +280,14 @@ def test_the_old_spectral_norm_is_refused_before_and_after_a_run_and_the_new_one
 def test_weights_that_are_computed_anew_in_every_run_are_refused() -> None:
     pruned = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     torch.nn.utils.prune.l1_unstructured(pruned[2], "weight", 0.5)  # type: ignore[no-untyped-call]
-    with pytest.raises(BadInput, match=r"pruned by torch.nn.utils.prune.*prune.remove\(layer, 'weight'\)"):
+    with pytest.raises(InputError, match=r"pruned by torch.nn.utils.prune.*prune.remove\(layer, 'weight'\)"):
         wrap(pruned)  # what NeuronTune silences there would speak again
     torch.nn.utils.prune.remove(pruned[2], "weight")  # type: ignore[no-untyped-call]
     assert wrap(pruned).n_features == 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         normed = nn.utils.weight_norm(nn.Linear(4, 2))
-    with pytest.raises(BadInput, match=r"the old torch.nn.utils.weight_norm.*Use torch.nn.utils.parametrizations"):
+    with pytest.raises(InputError, match=r"the old torch.nn.utils.weight_norm.*Use torch.nn.utils.parametrizations"):
         wrap(nn.Sequential(normed))
 
 
@@ -295,11 +295,11 @@ def test_parts_that_cannot_learn_or_are_not_there_are_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch would rather not have it used
         traced = torch.jit.trace(nn.Linear(4, 8), torch.zeros(1, 4))  # type: ignore[no-untyped-call]
-    with pytest.raises(BadInput, match=r"scripted or traced.*Wrap the module that it was made from"):
+    with pytest.raises(InputError, match=r"scripted or traced.*Wrap the original module"):
         wrap(nn.Sequential(traced, nn.Linear(8, 2)))
     with torch.device("meta"):
         nowhere = nn.Sequential(nn.Linear(4, 2))
-    with pytest.raises(BadInput, match="on the device 'meta', which keeps no weights"):
+    with pytest.raises(InputError, match="on the device 'meta', which stores no weights"):
         wrap(nowhere, example=torch.zeros(2, 4))
 
 
@@ -311,6 +311,8 @@ def test_a_module_that_writes_into_its_input_is_refused_by_that_and_the_input_is
 
     x = torch.rand(5, 4)
     before = x.clone()
-    with pytest.raises(BadInput, match="Scaling writes into its input"):  # the second net of LfF would read the rest
+    with pytest.raises(
+        InputError, match="Scaling changes its input in place"
+    ):  # the second net of LfF would read the rest
         wrap(Scaling(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), head="2", example=x)
     assert torch.equal(x, before)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spurless.core.records import GroupRow, Record
+from spurless.methods import METHODS
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -47,6 +48,7 @@ def record(
         "history": ({"stage": "train", "epoch": 0, "loss": 0.7}, {"stage": "train", "epoch": 1, "loss": 0.3}),
         "command": "spurless fit",
         "time": "2026-01-01T00:00:00Z",
+        "title": METHODS[method].info.title if method in METHODS else "",
     }
     return Record(method=method, seed=seed, **(facts | changes))
 
@@ -107,7 +109,7 @@ def hostile() -> list[Record]:
     }
     facts |= {"data": {"name": HOSTILE, "fingerprint": HOSTILE, "options": {"k": HOSTILE}, "labels": names}}
     facts |= {"metrics": {HOSTILE: 0.5}, "history": ({"stage": HOSTILE, "epoch": 0, "loss": 1.0, HOSTILE: 1.0},)}
-    return [record(method, **facts) for method in ("erm", HOSTILE, "y" * 10_000, "שיטה", "@arm0 %{x} $x$")]
+    return [record(method, **facts) for method in ("erm", HOSTILE, "y" * 10_000, "שיטה", "@series0 %{x} $x$")]
 
 
 @pytest.fixture(scope="module")

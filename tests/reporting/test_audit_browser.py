@@ -16,6 +16,8 @@ from spurless.core.findings import Audit, Finding, Suspect
 from spurless.core.records import Record
 from spurless.reporting import write_audit
 
+pytestmark = pytest.mark.slow
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 
 Open = Callable[..., Any]
@@ -138,7 +140,7 @@ def test_a_few_are_shown_at_first_and_more_on_demand(visit: Open, audit: Audit) 
 def test_filters_by_click(visit: Open, audit: Audit) -> None:
     page = visit(audit)
     page.get_by_label("Label").select_option(label="camel (17)")
-    assert told(page) == "Showing 17 of 17 that fit, 51 in all"
+    assert told(page) == "Showing 17 of 17 that match, 51 in total"
     assert shown(page)[:3] == ["Row 1", "Row 4", "Row 7"]
     page.get_by_label("Predicted").select_option(label="cow (26)")
     assert shown(page) == [f"Row {i}" for i in range(4, 51, 6)]
@@ -149,7 +151,7 @@ def test_filters_by_click(visit: Open, audit: Audit) -> None:
     page.get_by_role("searchbox", name="Find").fill("images/010")
     assert shown(page) == ["Row 10"]
     page.get_by_role("searchbox", name="Find").fill("no such thing")
-    assert page.get_by_text("No example fits these filters.").is_visible()
+    assert page.get_by_text("No example matches these filters.").is_visible()
     page.get_by_role("button", name="Clear filters").click()
     assert told(page) == "Showing 24 of 51"
     assert only.get_attribute("aria-pressed") == "false"
@@ -160,7 +162,7 @@ def test_suspected_only_leaves_the_others_out(visit: Open, audit: Audit) -> None
     page = visit(audit)
     page.locator("#more").click()
     page.locator("#only").click()  # a new choice begins with a few again
-    assert told(page) == "Showing 24 of 26 that fit, 51 in all"
+    assert told(page) == "Showing 24 of 26 that match, 51 in total"
     assert all(int(row.split()[1]) % 2 == 0 for row in shown(page))
     assert page.locator(".card:visible .badge").count() == 24
 
@@ -176,20 +178,20 @@ def test_filters_by_keyboard_alone(visit: Open, audit: Audit) -> None:
     page.keyboard.type(" SAND ")
     assert told(page).startswith("Showing 17 of 17")
     page.keyboard.type("pit")
-    assert told(page) == "Showing 0 of 0 that fit, 51 in all"
+    assert told(page) == "Showing 0 of 0 that match, 51 in total"
     for _ in range(4):
         page.keyboard.press("Backspace")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "only"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Space")
-    assert told(page) == "Showing 8 of 8 that fit, 51 in all"
+    assert told(page) == "Showing 8 of 8 that match, 51 in total"
 
 
 def test_a_picture_gives_way_to_its_heat_map(visit: Open, audit: Audit) -> None:
     page = visit(audit)
-    card, every = page.locator("#row-0"), page.get_by_role("button", name="Where the model looked", exact=True)
-    switch = card.get_by_role("button", name="Row 0: where the model looked")
+    card, every = page.locator("#row-0"), page.get_by_role("button", name="Heat maps", exact=True)
+    switch = card.get_by_role("button", name="Row 0: heat map")
     assert (card.locator(".photo").is_visible(), card.locator(".heat").is_visible()) == (True, False)
     switch.click()
     assert switch.get_attribute("aria-pressed") == "true"
@@ -285,15 +287,15 @@ def test_hostile_strings_make_no_elements(visit: Open, audit: Audit) -> None:
 
 def test_without_javascript_there_is_a_plain_grid(visit: Open, drawn: Audit) -> None:
     page = visit(drawn, java_script_enabled=False)
-    assert page.get_by_role("heading", name="This model leans on a shortcut").is_visible()
+    assert page.get_by_role("heading", name="This model uses a shortcut").is_visible()
     assert len(shown(page)) == 51
     assert page.locator(".heat:visible").count() == 51
     assert told(page) == "51 examples"
-    for hidden in (".filters", ".switch", "#theme", "#more", ".chart"):
+    for hidden in (".filters", ".heat-toggle", "#theme", "#more", ".chart"):
         assert not page.locator(hidden).first.is_visible()
     assert page.locator(".no-script").filter(has_text="two bars").first.is_visible()
     page.locator("details.fold summary").first.click()
-    assert page.get_by_text("Nothing that chance would not give.").is_visible()
+    assert page.get_by_text("Chance alone explains it.").is_visible()
 
 
 def test_paper_is_light_whole_and_unfolded_and_the_screen_comes_back(visit: Open, drawn: Audit) -> None:

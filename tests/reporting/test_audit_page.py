@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.figures import Figure, Picture, Section
 from spurless.core.findings import Audit, Finding, Suspect
 from spurless.core.records import Record
 from spurless.reporting import audit_html, write_audit
-from spurless.reporting.audit_page import LARGEST, MOST_SUSPECTS, STEP, render_audit
-from spurless.reporting.audit_words import suspects_csv
+from spurless.reporting.audit_page import MAX_PAGE_BYTES, MAX_SUSPECTS, SUSPECTS_PER_STEP, render_audit
+from spurless.reporting.audit_text import suspects_csv
 
 USE = Finding("slices", "Mistakes share grass", 0.4, True, 0.002, "40 % of 12", "Repair the head.", shortcut="grass")
 PRESENT = replace(USE, audit="table", title="Grass goes with cows", severity=0.87, shows_use=False)
@@ -92,24 +92,24 @@ def test_the_verdict_comes_first_and_every_part_is_there(tmp_path: Path, pixel: 
     assert page.words.index("Audit of resnet18 on cows") < page.words.index("Charts and filters")
     in_order(
         main(page),
-        "This model leans on a shortcut: “grass”.",
-        "How sure",
-        "What next Repair the head.",
-        "Questions asked 2",
+        "This model uses a shortcut: “grass”.",
+        "Certainty",
+        "Next step Repair the head.",
+        "Tests 2",
         "Findings",
-        "Use shown",
-        "40 % of 12 Chance alone would do so in fewer than 1 of 100 (p = 0.002).",
+        "Use confirmed",
+        "40 % of 12 Chance alone gives this result in fewer than 1 of 100 cases (p = 0.002).",
         "Severity 0.40 of 1",
         "Six cows",
         "Worst gap 0.4",
-        "Also asked, and not flagged",
+        "Not flagged",
         "No word matters",
-        "The suspected minority",
+        "Suspected minority",
         "Row 7",
         "images/7.jpg",
         "My part",
-        "What was used",
-        "What this page cannot tell",
+        "Settings",
+        "Limitations",
         "Few were seen.",
     )
     assert list(path.parent.iterdir()) == [path]
@@ -118,11 +118,11 @@ def test_the_verdict_comes_first_and_every_part_is_there(tmp_path: Path, pixel: 
 @pytest.mark.parametrize(
     ("findings", "headline", "panel"),
     [
-        ((USE,), "This model leans on a shortcut: “grass”.", "panel leans"),
-        ((PRESENT,), "Something is worth a look; use of a shortcut is not shown.", "panel look"),
-        ((QUIET,), "No sign of a shortcut.", "panel none"),
-        ((UNASKED,), "This audit cannot tell.", "panel unasked"),
-        ((), "This audit cannot tell.", "panel unasked"),
+        ((USE,), "This model uses a shortcut: “grass”.", "panel shortcut"),
+        ((PRESENT,), "Suspicious, but use of a shortcut is not confirmed.", "panel suspicious"),
+        ((QUIET,), "No sign of a shortcut.", "panel none-found"),
+        ((UNASKED,), "This audit is inconclusive.", "panel inconclusive"),
+        ((), "This audit is inconclusive.", "panel inconclusive"),
     ],
 )
 def test_each_verdict_has_its_words_and_its_shape(findings: Any, headline: str, panel: str) -> None:
@@ -139,24 +139,24 @@ def test_what_is_shown_comes_before_what_is_louder_and_only_present() -> None:
         main(page)[main(page).index("Findings") :],
         "Mistakes share grass",
         "A fainter use",
-        "Present, use not shown",
+        "Present, use not confirmed",
         "Grass goes with cows",
-        "Also asked, and not flagged",
-        "Too small to matter Camels are harder",
-        "No more than chance No word matters",
-        "Could not be asked No masks were given",
-        "There was nothing to compare with chance.",
+        "Not flagged",
+        "Effect too small Camels are harder",
+        "Not significant No word matters",
+        "Not testable No masks were given",
+        "There is no p-value.",
     )
-    assert "The model uses it: more than chance" in page.words
+    assert "The model uses it: significant after correction" in page.words
 
 
 def test_the_counts_are_those_of_the_audit() -> None:
     words = main(
         Page(render_audit(Audit((USE, PRESENT, QUIET, UNASKED), (SUSPECT, replace(SUSPECT, suspected=False)))))
     )
-    assert "Questions asked 3 1 could not be answered" in words
-    assert "Flagged 2 more than chance at a level of 0.05" in words
-    assert "Use shown 1" in words
+    assert "Tests 3 1 were not possible" in words
+    assert "Flagged 2 significant at level 0.05" in words
+    assert "Use confirmed 1" in words
     assert "Suspected minority 1 " in words
 
 
@@ -176,7 +176,7 @@ def test_a_suspect_is_shown_with_all_that_is_known() -> None:
         assert part in first
     assert "moo moo" in second
     assert "Predicted cow ✓, right" in second
-    assert not re.search("suspected|Attribute|File", second[: second.index("What this page")])
+    assert not re.search("suspected|Attribute|File", second[: second.index("Limitations")])
 
 
 def test_filters_offer_every_label_with_its_count() -> None:
@@ -188,10 +188,10 @@ def test_filters_offer_every_label_with_its_count() -> None:
 
 
 def test_very_many_suspects_are_left_to_the_list() -> None:
-    suspects = tuple(replace(SUSPECT, row=i) for i in range(MOST_SUSPECTS + 60))
+    suspects = tuple(replace(SUSPECT, row=i) for i in range(MAX_SUSPECTS + 60))
     page = Page(render_audit(Audit((USE,), suspects)))
-    assert sum(value.startswith("row-") for value in page.values("id")) == MOST_SUSPECTS
-    assert f"The first {MOST_SUSPECTS} are shown; 60 more are in the CSV." in page.words
+    assert sum(value.startswith("row-") for value in page.values("id")) == MAX_SUSPECTS
+    assert f"The first {MAX_SUSPECTS} are shown; 60 more are in the CSV." in page.words
     assert [suspects_csv(Audit((), suspects))] == [json.loads(s) for s in page.scripts if s.startswith('"row,')]
     endless = tuple(replace(SUSPECT, row=i, file="f" * 10_000) for i in range(100))
     assert '""' in Page(render_audit(Audit((), endless))).scripts
@@ -233,7 +233,7 @@ def test_before_and_after_has_a_chart_and_a_group_table(make: Callable[..., Reco
         "JTT raises the worst group from 7.1 % to 48.3 %",
         "Worst group and average",
         "digits 0-4, unmarked 7.1 % worst group3.7 to 13.2 % 48.3 %",
-        "What this page cannot tell",
+        "Limitations",
     )
     assert "Before and after" not in Page(render_audit(Audit((USE,)))).words
 
@@ -294,12 +294,12 @@ def test_the_page_stays_under_its_size_and_says_what_is_left_out() -> None:
     evidence = replace(USE, items=(heavy(0), chart()))
     suspects = [replace(SUSPECT, row=i, picture=heavy(2 * i), heat=heavy(2 * i + 1)) for i in range(60)]
     text = render_audit(Audit((evidence,), tuple(suspects)))
-    assert LARGEST - 200_000 < len(text.encode()) < LARGEST == 8_000_000
+    assert MAX_PAGE_BYTES - 200_000 < len(text.encode()) < MAX_PAGE_BYTES == 8_000_000
     page = Page(text)
     left = int(re.search(r"To keep this page small, (\d+) pictures are left out", page.words)[1])  # type: ignore[index]  # it is there
     assert page.tags.count("img") == 121 - left
     shown = set(page.values("src"))
-    first = [s.picture for s in suspects[:STEP]] + [evidence.items[0]]
+    first = [s.picture for s in suspects[:SUSPECTS_PER_STEP]] + [evidence.items[0]]
     for picture in first:
         assert isinstance(picture, Picture)
         assert isinstance(picture.png, bytes)
@@ -311,14 +311,14 @@ def test_a_page_with_room_leaves_nothing_out(pixel: bytes) -> None:
     text = render_audit(Audit((USE,), (replace(SUSPECT, picture=picture, heat=picture),)))
     assert "left out" not in Page(text).words
     assert Page(text).tags.count("img") == 2
-    assert "photo tiny" in text  # one pixel wide
+    assert "photo pixelated" in text  # one pixel wide
 
 
 def test_a_wide_picture_is_not_shown_in_squares(pixel: bytes) -> None:
     wide = pixel[:16] + (65).to_bytes(4) + pixel[20:]
     for png, tiny in ((wide, False), (pixel[:16] + (64).to_bytes(4) + pixel[20:], True)):
         text = render_audit(Audit((), (replace(SUSPECT, picture=Picture("", "", png, "alt")),)))
-        assert ("photo tiny" in text) is tiny
+        assert ("photo pixelated" in text) is tiny
 
 
 def test_a_picture_that_is_no_png_is_an_error_and_an_old_page_survives(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_picture_that_is_no_png_is_an_error_and_an_old_page_survives(tmp_path:
         Audit((), (replace(SUSPECT, picture=Picture("t", "c", b"GIF89a", "a")),)),
         Audit((replace(USE, items=(Picture("t", "c", b"GIF89a", "a"),)),)),
     ):
-        with pytest.raises(BadInput, match="not a PNG"):
+        with pytest.raises(InputError, match="not a PNG"):
             write_audit(path, audit)
     assert path.read_text() == "old"
 
@@ -338,16 +338,16 @@ def test_in_brief_there_is_the_verdict_and_a_table_and_no_script() -> None:
     page = Page(text)
     in_order(
         page.words,
-        "This model leans on a shortcut: “grass”.",
-        "What next: Repair the head.",
-        "Mistakes share grass Use shown 0.40 0.002",
-        "Grass goes with cows Present, use not shown 0.87 0.002",
-        "2 other questions are not flagged. 1 suspected example.",
+        "This model uses a shortcut: “grass”.",
+        "Next step: Repair the head.",
+        "Mistakes share grass Use confirmed 0.40 0.002",
+        "Grass goes with cows Present, use not confirmed 0.87 0.002",
+        "2 other tests are not flagged. 1 suspected example.",
     )
     assert not {"script", "style", "link", "img", "html", "body"} & set(page.tags)
     assert len(text) < 6000
     assert "table" not in Page(audit_html(Audit((QUIET,)))).tags
-    assert "1 other question is not flagged." in Page(audit_html(Audit((USE, QUIET)))).words
+    assert "1 other test is not flagged." in Page(audit_html(Audit((USE, QUIET)))).words
 
 
 @pytest.mark.parametrize("word", ODD)

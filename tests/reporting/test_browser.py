@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from spurless.core.records import Record, read
-from spurless.reporting import Figure, Picture, Section, write_report, write_sections
+from spurless.core.records import Record, read_records
+from spurless.reporting import Figure, Picture, Section, report, write_sections
+
+pytestmark = pytest.mark.slow
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 
@@ -38,7 +40,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
     ) -> Any:
         path = tmp_path / "r.html"
         if records:
-            write_report(path, records, pictures=pictures, sections=sections)
+            report(path, records, pictures=pictures, sections=sections)
         else:
             write_sections(path, "Sections alone", sections)
         context = browser.new_context(viewport={"width": width, "height": 800}, **options)
@@ -133,7 +135,7 @@ def test_hostile_names_make_no_elements(visit: Open, hostile: list[Record], pixe
     assert page.locator("main a").count() == 0
     drawn = page.locator(".draw").first.text_content()
     assert "</script><script>alert(1)</script>" in drawn
-    assert "@arm0 %{x} $x$" in drawn
+    assert "@series0 %{x} $x$" in drawn
 
 
 def test_the_table_sorts(visit: Open, runs: list[Record]) -> None:
@@ -168,7 +170,7 @@ def test_the_records_can_be_downloaded_and_read(visit: Open, hostile: list[Recor
         page.get_by_role("button", name="Download records").click()
     waiting.value.save_as(tmp_path / "records.jsonl")
     assert waiting.value.suggested_filename == "records.jsonl"
-    assert read(tmp_path / "records.jsonl") == hostile
+    assert read_records(tmp_path / "records.jsonl") == hostile
 
 
 def test_without_javascript_the_text_and_tables_are_there(visit: Open, runs: list[Record]) -> None:
@@ -277,7 +279,7 @@ def test_the_keyboard_goes_through_the_page_from_top_to_bottom(
         seen.append(page.evaluate(told))
     links, regions = list(dict.fromkeys(link for _, link in seen if link)), [label for label, _ in seen if label]
     assert links[-2:] == ["#section-0", "#section-1"]
-    assert regions[:4] == ["Accuracy by group", "All averages", "Errors by coverage", "Labels used"]
+    assert regions[:4] == ["Accuracy by group", "All metrics", "Errors by coverage", "Labels used"]
 
 
 def test_without_javascript_a_chart_is_told_in_words(visit: Open, sections: tuple[Section, ...]) -> None:

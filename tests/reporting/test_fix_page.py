@@ -12,7 +12,7 @@ import pytest
 
 from spurless.core.findings import Audit, Finding
 from spurless.core.records import Record
-from spurless.core.repairs import Attempt, Choice, Measure, Repair, Score
+from spurless.core.repairs import Accuracy, Attempt, Choice, Repair, RepairScore
 from spurless.reporting import fix_html, fix_json, fix_page, write_fix, write_fix_json
 from spurless.reporting.fix_page import render_fix
 
@@ -21,21 +21,21 @@ USE = Finding("slices", "Mistakes share grass", 0.4, True, 0.002, "40 % of 12", 
 Make = Callable[..., Record]
 
 
-def score(average: float, worst: float, group: float | None = 0.4, of: str = "cow, sand") -> Score:
-    def measure(value: float) -> Measure:
-        return Measure(value, value - 0.1, value + 0.1, 50, of)
+def score(average: float, worst: float, group: float | None = 0.4, of: str = "cow, sand") -> RepairScore:
+    def measure(value: float) -> Accuracy:
+        return Accuracy(value, value - 0.1, value + 0.1, 50, of)
 
     known = None if group is None else measure(group)
-    return Score(measure(average), measure(average - 0.05), measure(worst + 0.1), measure(worst), known)
+    return RepairScore(measure(average), measure(average - 0.05), measure(worst + 0.1), measure(worst), known)
 
 
 @pytest.fixture
 def repair(make: Make) -> Repair:
     """A head that was tuned: 20 to 60 % in the worst inferred group, and two others that were tried."""
     old, new = score(0.8, 0.2), score(0.79, 0.6, 0.65)
-    taken = Attempt(Choice("afr", "Its mistakes break the shortcut.", None, {"on": "val"}), "taken", 1.5, new)
-    costly = Attempt(Choice("dfr", "Groups."), "too costly", 2.0, score(0.5, 0.55))
-    failed = Attempt(Choice("self", "Disagreement."), "failed", 0.1, error="SELF has too few.")
+    taken = Attempt(Choice("afr", "Its mistakes break the shortcut.", None, {"on": "val"}, "AFR"), "taken", 1.5, new)
+    costly = Attempt(Choice("dfr", "Groups.", title="DFR"), "too costly", 2.0, score(0.5, 0.55))
+    failed = Attempt(Choice("self", "Disagreement.", title="SELF"), "failed", 0.1, error="SELF has too few.")
     facts = {"model": "resnet18", "data": {"name": "cows"}}
     return Repair(
         True,
@@ -65,27 +65,27 @@ def test_what_came_of_it_is_first_and_the_old_model_last(tmp_path: Path, repair:
     in_order(
         text[text.index("<main") :],
         "Repaired by AFR: it rises.",
-        "This model leans on a shortcut: “grass”.",
+        "This model uses a shortcut: “grass”.",
         "Its mistakes break the shortcut.",
-        "This audit cannot tell.",  # the new one was asked nothing
+        "This audit is inconclusive.",  # the new one was asked nothing
         "It learnt from these.",
         "Validation is cut.",
-        "What decided",
+        "Hold-out accuracy",
         "80.0 %",
         "70.0 to 90.0 %",
         "Worst group",
         "+25.0 points",
         "Before and after",
         "digits 0-4, unmarked",
-        "What was tried",
+        "Methods tried",
         "AFR",
         "70.0 %",
         "DFR",
         "costs more average accuracy than you allow",
         "SELF has too few.",
-        "The audit of the old model",
+        "Audit of the old model",
         "Mistakes share grass",
-        "What this page cannot tell",
+        "Limitations",
     )
     assert "Repair of resnet18 on cows" in text
     assert list(path.parent.iterdir()) == [path]
@@ -95,17 +95,17 @@ def test_where_the_old_model_is_kept_nothing_is_shown_as_after(repair: Repair) -
     kept = replace(
         repair,
         fixed=False,
-        said=("The old model is kept: AFR costs.",),
+        summary=("The old model is kept: AFR costs.",),
         after=repair.before,
-        judged=(repair.judged[0],) * 2,
+        holdout_scores=(repair.holdout_scores[0],) * 2,
         audit_after=None,
-        tried=(replace(repair.tried[0], fate="too costly"),),
+        attempts=(replace(repair.attempts[0], outcome="too costly"),),
     )
     text = words(render_fix(kept))
     decided = text[text.index('id="judged"') : text.index('id="repairs"')]
     assert "After" not in decided
     assert "<strong>kept</strong>" not in text
-    assert 'class="panel look"' in text
+    assert 'class="panel suspicious"' in text
     assert "The old model is kept." in text
 
 
@@ -123,29 +123,29 @@ def test_a_model_that_is_kept_is_shown_once(repair: Repair, monkeypatch: pytest.
 
 
 def test_without_attributes_there_is_no_oracle_and_the_worst_class_ranks_in_any_case(repair: Repair) -> None:
-    def stripped(one: Score) -> Score:
+    def stripped(one: RepairScore) -> RepairScore:
         return replace(one, worst_group=None, inferred=None)
 
-    tried = tuple(replace(a, score=stripped(a.score) if a.score is not None else None) for a in repair.tried)
-    blind = replace(repair, judged=tuple(map(stripped, repair.judged)), tried=tried)  # type: ignore[arg-type]
+    tried = tuple(replace(a, score=stripped(a.score) if a.score is not None else None) for a in repair.attempts)
+    blind = replace(repair, holdout_scores=tuple(map(stripped, repair.holdout_scores)), attempts=tried)  # type: ignore[arg-type]
     assert "oracle" in render_fix(repair)
-    assert "Ranked by the worst class" in render_fix(repair)
+    assert "Ranked by the accuracy of the worst class" in render_fix(repair)
     text = render_fix(blind)
     assert "oracle" not in text
-    assert "Ranked by the worst class" in text
+    assert "Ranked by the accuracy of the worst class" in text
 
 
 def test_hostile_names_stay_text_everywhere(repair: Repair, hostile: list[Record]) -> None:
     choice = Choice(HOSTILE, HOSTILE, HOSTILE, {HOSTILE: HOSTILE})
     bad = replace(
         repair,
-        said=(HOSTILE,) * 3,
+        summary=(HOSTILE,) * 3,
         before=hostile[0],
         after=hostile[1],
-        judged=(score(0.8, 0.2, 0.4, HOSTILE),) * 2,
+        holdout_scores=(score(0.8, 0.2, 0.4, HOSTILE),) * 2,
         audit_before=Audit((replace(USE, title=HOSTILE, shortcut=HOSTILE),), facts={"model": HOSTILE, "data": HOSTILE}),
         audit_after=Audit((replace(USE, title=HOSTILE, shortcut=HOSTILE),), limits=(HOSTILE,)),
-        tried=(Attempt(choice, "failed", 1.0, error=HOSTILE),),
+        attempts=(Attempt(choice, "failed", 1.0, error=HOSTILE),),
     )
     for text in (render_fix(bad), fix_html(bad)):
         assert "<script>alert(1)" not in text
@@ -155,7 +155,7 @@ def test_hostile_names_stay_text_everywhere(repair: Repair, hostile: list[Record
 
 
 def test_json_has_the_same_keys_each_time_and_no_nan(tmp_path: Path, repair: Repair) -> None:
-    nothing = replace(repair, fixed=False, tried=(), audit_after=None)
+    nothing = replace(repair, fixed=False, attempts=(), audit_after=None)
     full, empty = json.loads(fix_json(repair)), json.loads(write_fix_json(tmp_path / "f.json", nothing).read_text())
     assert list(full) == list(empty)
     assert full["choice"] == {
@@ -173,7 +173,7 @@ def test_a_notebook_sees_the_outcome_and_the_tries_without_scripts(repair: Repai
     text = words(fix_html(repair))
     in_order(text, "Repaired by AFR", "Before:", "What was done:", "After:", "Average", "80.0 %", "AFR", "SELF")
     assert "<script" not in text
-    alone: Any = replace(repair, tried=repair.tried[:1])
+    alone: Any = replace(repair, attempts=repair.attempts[:1])
     assert "Tried" not in fix_html(alone)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.findings import Audit, Finding
 from spurless.core.records import Record
-from spurless.reporting import Figure, Picture, Section, write_report, write_sections
-from spurless.reporting.page import embed, render, render_sections, report
+from spurless.reporting import Figure, Picture, Section, report, write_sections
+from spurless.reporting.page import embed_json, render, render_sections
 
 Make = Callable[..., Record]
 HOSTILE = "</script><script>alert(1)</script>"
@@ -55,23 +55,23 @@ class Page(HTMLParser):
 
 def test_the_page_starts_with_the_verdict_and_has_every_part(make: Make, tmp_path: Path, pixel: bytes) -> None:
     runs = [make(), make("jtt", worst=0.483, low=0.39, high=0.57, average=0.902, warnings=("mind the gap",))]
-    path = write_report(tmp_path / "deep" / "r.html", runs, pictures=[Picture("A cow", "on sand", pixel, "a cow")])
+    path = report(tmp_path / "deep" / "r.html", runs, pictures=[Picture("A cow", "on sand", pixel, "a cow")])
     page = Page(path.read_text(encoding="utf-8"))
     words = " ".join(page.words.split())
     parts = [
         "JTT raises the worst group from 7.1 % to 48.3 %",
         "One seed only",
         "Before and after",
-        "Every group",
-        "All averages side by side",
-        "Which labels were used",
+        "Groups",
+        "All metrics",
+        "Labels used",
         "A cow",
-        "How training went",
-        "What was run",
-        "What this page cannot tell",
+        "Training",
+        "Runs",
+        "Limitations",
         "mind the gap",
     ]
-    main = words[words.index("The charts need JavaScript") :].replace("\u00a0", " ")
+    main = words[words.index("Charts need JavaScript") :].replace("\u00a0", " ")
     places = [main.index(part) for part in parts]
     assert places == sorted(places)
     assert list((tmp_path / "deep").iterdir()) == [path]
@@ -89,8 +89,8 @@ def test_the_page_asks_nothing_of_a_network(make: Make) -> None:
 
 
 def test_the_same_records_give_the_same_page(make: Make, tmp_path: Path) -> None:
-    first = write_report(tmp_path / "a.html", [make(), make("jtt")]).read_bytes()
-    assert first == write_report(tmp_path / "b.html", [make(), make("jtt")]).read_bytes()
+    first = report(tmp_path / "a.html", [make(), make("jtt")]).read_bytes()
+    assert first == report(tmp_path / "b.html", [make(), make("jtt")]).read_bytes()
 
 
 def test_hostile_strings_stay_text(make: Make, hostile: list[Record], pixel: bytes) -> None:
@@ -116,45 +116,45 @@ def test_the_records_travel_in_the_page_unchanged(make: Make, hostile: list[Reco
 
 
 def test_embedded_json_cannot_leave_its_element() -> None:
-    text = embed({"k": "</script><!--&\u2028\u2029"})
+    text = embed_json({"k": "</script><!--&\u2028\u2029"})
     assert not re.search("[<>&\u2028\u2029]", text)
     assert json.loads(text) == {"k": "</script><!--&\u2028\u2029"}
 
 
 def test_odd_characters_do_not_stop_the_writing(make: Make, tmp_path: Path) -> None:
     odd = make("\ud800 lone", command="\ud800", selection="\x00")
-    assert "lone" in write_report(tmp_path / "r.html", [odd]).read_text(encoding="utf-8")
+    assert "lone" in report(tmp_path / "r.html", [odd]).read_text(encoding="utf-8")
 
 
 def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"nothing to report \(expected at least one record\)"):
-        write_report(tmp_path / "r.html", [])
+    with pytest.raises(InputError, match=r"nothing to report \(expected at least one record\)"):
+        report(tmp_path / "r.html", [])
     assert not (tmp_path / "r.html").exists()
 
 
 def test_what_is_no_run_is_a_sentence(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"the runs must be a list \(got Record\)\. Write runs=\[run\]\."):
+    with pytest.raises(InputError, match=r"the runs must be a list \(got Record\)\. Write runs=\[run\]\."):
         report(tmp_path / "r.html", make("erm"))  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=r"this is no run \(expected what sp\.fit returned, or a record, got str\)"):
+    with pytest.raises(InputError, match=r"this is not a run \(expected the result of sp\.fit, or a record, got str\)"):
         report(tmp_path / "r.html", "runs")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(make: Make, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(BadInput, match="cannot write here"):
-        write_report(tmp_path / "taken", [make()])
+    with pytest.raises(InputError, match="cannot write"):
+        report(tmp_path / "taken", [make()])
     (tmp_path / "file").write_text("x")
-    with pytest.raises(BadInput, match="cannot write here"):
-        write_report(tmp_path / "file" / "r.html", [make()])
+    with pytest.raises(InputError, match="cannot write"):
+        report(tmp_path / "file" / "r.html", [make()])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "taken"]
 
 
 def test_an_old_page_survives_a_failed_write(make: Make, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     path.write_text("old")
-    with pytest.raises(BadInput, match="not a PNG"):
-        write_report(path, [make()], pictures=[Picture("t", "c", b"GIF89a", "a")])
+    with pytest.raises(InputError, match="not a PNG"):
+        report(path, [make()], pictures=[Picture("t", "c", b"GIF89a", "a")])
     assert path.read_text() == "old"
 
 
@@ -162,13 +162,13 @@ def test_pictures_may_be_paths(make: Make, tmp_path: Path, pixel: bytes) -> None
     (tmp_path / "p.png").write_bytes(pixel)
     page = Page(render([make()], pictures=[Picture("t", "c", tmp_path / "p.png", "alt words")]))
     assert any(address.startswith("data:image/png;base64,iVBOR") for address in page.addresses)
-    with pytest.raises(BadInput, match="the picture cannot be read: No such file"):
+    with pytest.raises(InputError, match="the picture cannot be read: No such file"):
         render([make()], pictures=[Picture("t", "c", tmp_path / "none.png", "a")])
 
 
 def test_many_groups_show_the_worst_and_keep_the_rest(grid: Make) -> None:
     words = " ".join(Page(render([grid()])).words.split())
-    assert "The 15 groups with the lowest accuracy under any method, of 36." in words
+    assert "The 15 groups with the lowest accuracy with any method, of 36." in words
     assert "Labels and attributes" in words
     assert "All 36 groups" in words
 
@@ -205,12 +205,12 @@ def test_sections_come_after_the_chapters_in_their_order(make: Make, grid: Make,
     ]
     for records in ([make()], [make(), grid()]):
         words = Page(render(records, sections=sections)).words
-        parts = ["What this page cannot tell", "First part", "some text", "more text", "A heat map", "row 1\nrow 2"]
+        parts = ["Unknown groups.", "First part", "some text", "more text", "A heat map", "row 1\nrow 2"]
         parts += ["Chart", "Second part", "other text", "Last chart", "Written by Spurless"]
-        main = words[words.index("The charts need JavaScript") :]
+        main = words[words.index("need JavaScript") :]
         places = [main.index(part) for part in parts]
         assert places == sorted(places)
-        assert words.index("First part") < words.index("The charts need JavaScript")  # in the navigation
+        assert words.index("First part") < words.index("Charts need JavaScript")  # in the navigation
 
 
 def test_charts_of_sections_are_numbered_after_those_of_the_records(make: Make) -> None:
@@ -251,7 +251,7 @@ def test_a_page_of_sections_alone_is_whole(pixel: bytes, tmp_path: Path) -> None
 
 
 def test_no_sections_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"there is nothing to show \(expected at least one section\)"):
+    with pytest.raises(InputError, match=r"there is nothing to show \(expected at least one section\)"):
         write_sections(tmp_path / "s.html", "t", [])
     assert not list(tmp_path.iterdir())
 
@@ -267,8 +267,8 @@ def test_audits_are_on_the_page_after_the_chapters(make: Make, tmp_path: Path) -
     audit = Audit((found, quiet), facts={"model": "cnn"})
     one = report(tmp_path / "one.html", [make()], audits=audit).read_text(encoding="utf-8")
     words = Page(one).words
-    assert words.index("What this page cannot tell") < words.index("This model leans on a shortcut")
-    assert words.index("This model leans on a shortcut") < words.index("No word matters (no more than chance)")
+    assert words.index("Limitations") < words.index("This model uses a shortcut")
+    assert words.index("This model uses a shortcut") < words.index("No word matters (not significant)")
     assert HOSTILE not in one
     two = report(tmp_path / "two.html", [make()], audits=[audit, audit]).read_text(encoding="utf-8")
     identities = re.findall(r'<[a-z]\w* [^>]*?\bid="([^"]+)"', two)
@@ -280,5 +280,5 @@ def test_audits_are_on_the_page_after_the_chapters(make: Make, tmp_path: Path) -
 def test_what_is_no_audit_is_a_sentence(make: Make, tmp_path: Path) -> None:
     wrong: Any
     for wrong in (3, ["audit.json"], [make()]):
-        with pytest.raises(BadInput, match="this is no audit"):
+        with pytest.raises(InputError, match="this is not an audit"):
             report(tmp_path / "page.html", [make()], audits=wrong)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.train.checkpoint import Checkpoints
 
 
@@ -24,7 +24,7 @@ def test_what_was_saved_last_is_loaded(tmp_path: Path) -> None:
 
 def test_another_run_s_checkpoint_is_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path, "one").save("train", {})
-    with pytest.raises(BadInput, match="belongs to another run"):
+    with pytest.raises(InputError, match="belongs to another run"):
         Checkpoints(tmp_path, "two").load("train")
 
 
@@ -34,7 +34,7 @@ def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
             return print, ("opened",)
 
     (tmp_path / "stage-train.pt").write_bytes(pickle.dumps(Trap()))
-    with pytest.raises(BadInput, match="the checkpoint cannot be read"):
+    with pytest.raises(InputError, match="the checkpoint cannot be read"):
         Checkpoints(tmp_path, "key").load("train")
 
 
@@ -43,21 +43,21 @@ def test_a_torn_file_is_a_sentence(tmp_path: Path) -> None:
     points.save("train", {"weight": torch.zeros(1000)})
     path = tmp_path / "stage-train.pt"
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(BadInput, match=r"stage-train.pt: the checkpoint cannot be read.*Delete it to start anew"):
+    with pytest.raises(InputError, match=r"stage-train.pt: the checkpoint cannot be read.*Delete it to start again"):
         points.load("train")
 
 
 def test_an_unwritable_folder_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(BadInput, match="cannot write here"):
+    with pytest.raises(InputError, match="cannot write here"):
         Checkpoints(tmp_path / "file" / "folder", "key").save("train", {})
 
 
 def test_it_is_due_after_its_seconds(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path, "key", seconds=0.0).due("train")
+    assert Checkpoints(tmp_path, "key", seconds=0.0).is_due("train")
     patient = Checkpoints(tmp_path, "key", seconds=1e9)
-    assert not patient.due("train")
-    assert not patient.due("train")
+    assert not patient.is_due("train")
+    assert not patient.is_due("train")
 
 
 def test_clearing_removes_the_stages_and_the_empty_folder(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.train.config import Schedule, TrainConfig, learning_rate
 
 
@@ -98,8 +98,8 @@ def test_no_rate_is_negative_or_over_the_peak(schedule: Schedule) -> None:
         ({"lr": math.nan}, "lr must be a positive number"),
         ({"clip": 0.0}, "clip must be a positive number"),
         ({"clip": math.nan}, "clip must be a positive number"),
-        ({"momentum": 1.0}, "momentum must be at least 0 and under 1"),
-        ({"beta2": -0.1}, "beta2 must be at least 0 and under 1"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
+        ({"beta2": -0.1}, "beta2 must be at least 0 and below 1"),
         ({"weight_decay": -1.0}, "weight_decay must not be negative"),
         ({"warmup_steps": -4}, "warmup_steps must not be negative"),
         ({"l1": -1e-3}, "l1 must not be negative"),
@@ -107,12 +107,12 @@ def test_no_rate_is_negative_or_over_the_peak(schedule: Schedule) -> None:
         ({"asam": -0.5}, "asam must not be negative"),
         ({"decay_share": 0.0}, "decay_share must lie between 0 and 1"),
         ({"decay_share": 20.0}, "decay_share must lie between 0 and 1"),
-        ({"decay_at": (1000, 0)}, r"decay_at must hold numbers of steps, each at least 1 \(got \(1000, 0\)\)"),
+        ({"decay_at": (1000, 0)}, r"decay_at must contain numbers of steps, each at least 1 \(got \(1000, 0\)\)"),
         ({"stop_loss": math.nan}, "stop_loss must be a number"),
         ({"stop_accuracy": 99.0}, "stop_accuracy must lie between 0 and 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BadInput, match=sentence):
+    with pytest.raises(InputError, match=sentence):
         TrainConfig(**settings)

@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
-from spurless.data.grouped import Grouped
+from spurless.data.split import Split
 from spurless.train.evaluate import EVALUATION_BATCH, _batch_size, evaluate, logits, predict
 
 GROUPS = Groups(("no", "yes"), ("left", "right"))
 
 
-def split(n: int) -> Grouped:
+def split(n: int) -> Split:
     x = torch.linspace(-1, 1, n)[:, None]
-    return Grouped(x, (x[:, 0] > 0).long(), torch.arange(n) % 2, GROUPS)
+    return Split(x, (x[:, 0] > 0).long(), torch.arange(n) % 2, GROUPS)
 
 
 def sign() -> nn.Module:
@@ -42,7 +42,7 @@ def test_a_perfect_rule_is_right_in_every_group() -> None:
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_model_that_says_no_numbers_has_no_accuracy(broken: float) -> None:
     model = nn.Sequential(sign(), nn.Threshold(0.5, broken))  # of -1 it says 1 and nothing
-    with pytest.raises(BadInput, match=r"the logits of example 0 are not finite \(got \[1.0, (nan|inf)\]\)"):
+    with pytest.raises(InputError, match=r"the logits of example 0 are not finite \(got \[1.0, (nan|inf)\]\)"):
         evaluate(model, split(3))
     ruled_out = nn.Sequential(sign(), nn.Threshold(0.0, -math.inf))  # a class that cannot be
     assert evaluate(ruled_out, split(100)).average == 1.0
@@ -59,7 +59,7 @@ def test_batch_norm_and_dropout_are_off_and_the_mode_is_put_back() -> None:
 
 
 def test_without_an_example_there_is_nothing_to_predict() -> None:
-    with pytest.raises(BadInput, match="there is no example to predict"):
+    with pytest.raises(InputError, match="the split has no examples"):
         evaluate(sign(), split(3).select(torch.arange(0)))
 
 
@@ -95,21 +95,23 @@ class Pair(nn.Module):
 
 
 def test_logits_are_not_guessed() -> None:
-    with pytest.raises(BadInput, match="Pair returns 2 things, and does not say which are the logits"):
+    with pytest.raises(InputError, match="Pair returns 2 values, and it is not clear which are the logits"):
         evaluate(Pair(), split(4))
-    with pytest.raises(BadInput, match=r"one logit per label .expected \(4, 2\), got \(4, 1\).*must be given two"):
+    with pytest.raises(InputError, match=r"one logit per class .expected \(4, 2\), got \(4, 1\).*a second one"):
         evaluate(nn.Linear(1, 1), split(4))  # a sigmoid's logit: the label 0 every time, by argmax
 
 
 def test_examples_that_do_not_fit_are_a_sentence() -> None:
-    with pytest.raises(BadInput, match=r"Linear cannot take this input: .*weights are float64: turn the model into"):
+    with pytest.raises(
+        InputError, match=r"Linear does not accept this input: .*weights are float64: convert the model"
+    ):
         evaluate(sign().double(), split(4))
-    with pytest.raises(BadInput, match=r"Linear cannot take this input: .*mat1 and mat2"):
+    with pytest.raises(InputError, match=r"Linear does not accept this input: .*mat1 and mat2"):
         evaluate(nn.Linear(2, 2), split(4))
 
 
 def test_an_accelerator_is_given_more_at_once_where_inputs_are_small() -> None:
-    def images(side: int) -> Grouped:
+    def images(side: int) -> Split:
         return replace(split(2), x=torch.zeros(2, 3, side, side, dtype=torch.uint8))
 
     gpu, cpu = torch.device("cuda"), torch.device("cpu")

@@ -12,26 +12,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import BadInput, Diverged
+from spurless.core.errors import DivergedError, InputError
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Batch, Grouped
-from spurless.data.loader import shuffled
-from spurless.data.planted import PlantedConfig, planted
+from spurless.data.datasets.synthetic import PlantedConfig, planted
+from spurless.data.loader import shuffled_order
+from spurless.data.split import Batch, Split
 from spurless.data.transforms import RandomFlip
 from spurless.methods.erm import mean_loss
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import evaluate
 from spurless.train.loop import minimise
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 from spurless.train.step import Stage
 
 DATA = planted(PlantedConfig(n_train=200, n_val=100, n_test=100))
-CPU = Engine(device="cpu")
+CPU = Compute(device="cpu")
 
 
 def fresh(seed: int = 0) -> nn.Sequential:
-    with Seeds(seed).borrowed("init"):
+    with Seeds(seed).seed_global_rng("init"):
         return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
 
 
@@ -39,9 +39,9 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([value.flatten().double() for value in model.state_dict().values()])
 
 
-def train(model: nn.Module, config: TrainConfig, run: Run | None = None, split: Grouped = DATA.train) -> Run:
-    run = run or start(CPU, 0, config)
-    minimise(model, run.loader(split, shuffled(len(split), Seeds(5))), mean_loss, run, Stage("train"))
+def train(model: nn.Module, config: TrainConfig, run: Run | None = None, split: Split = DATA.train) -> Run:
+    run = run or make_run(CPU, 0, config)
+    minimise(model, run.loader(split, shuffled_order(len(split), Seeds(5))), mean_loss, run, Stage("train"))
     return run
 
 
@@ -58,7 +58,7 @@ def test_equals_a_hand_written_loop(kind: str) -> None:
     total = 3 * 7  # 200 examples in batches of 32: 6 full ones and one of 8
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, total)
     for epoch in range(3):
-        for index in torch.split(shuffled(200, Seeds(5))(epoch), 32):
+        for index in torch.split(shuffled_order(200, Seeds(5))(epoch), 32):
             optimiser.zero_grad()
             assert isinstance(DATA.train.x, Tensor)
             loss = cross_entropy(by_hand(DATA.train.x[index]), DATA.train.y[index])
@@ -99,7 +99,7 @@ def test_divergence_is_an_error_that_names_the_rate_and_a_remedy() -> None:
     assert isinstance(DATA.train.x, Tensor)
     wild = replace(DATA.train, x=DATA.train.x * 1e4)
     model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2))
-    with pytest.raises(Diverged, match=r"Training 'train' diverged.*learning rate 1000.*--lr 100"):
+    with pytest.raises(DivergedError, match=r"Training 'train' diverged.*learning rate 1000.*--lr 100"):
         train(model, TrainConfig(epochs=50, lr=1e3, weight_decay=0.5), split=wild)
 
 
@@ -111,8 +111,7 @@ def test_keeps_the_epoch_that_the_criterion_likes_best() -> None:
         seen.append(weights(model).clone())
         return next(scores)
 
-    run = start(CPU, 0, config)
-    run.score = score
+    run = replace(make_run(CPU, 0, config), score=score)
     model = fresh()
     train(model, config, run)
     assert torch.equal(weights(model), seen[1])  # the earlier of the two best
@@ -134,16 +133,16 @@ def test_a_layer_that_asks_for_its_version_is_told_it_by_the_kept_epoch_and_by_a
     config = TrainConfig(epochs=2)
     model, again = Versioned(2, 2), Versioned(2, 2)
     for net in (model, again):
-        run = start(CPU, 0, config, Checkpoints(tmp_path, "key"))
-        run.score = lambda _: 1.0
+        run = replace(make_run(CPU, 0, config, Checkpoints(tmp_path, "key")), score=lambda _: 1.0)
         train(net, config, run)
     assert torch.equal(weights(model), weights(again))  # the second was loaded
 
 
 def test_a_stage_that_must_not_look_is_not_scored() -> None:
-    run = start(CPU, 0, TrainConfig(epochs=2))
-    run.score = lambda _: pytest.fail("looked")
-    minimise(fresh(), run.loader(DATA.train, shuffled(200, Seeds(0))), mean_loss, run, Stage("scout", select=False))
+    run = replace(make_run(CPU, 0, TrainConfig(epochs=2)), score=lambda _: pytest.fail("scored"))
+    minimise(
+        fresh(), run.loader(DATA.train, shuffled_order(200, Seeds(0))), mean_loss, run, Stage("scout", select=False)
+    )
 
 
 def test_leaves_the_global_generator_alone() -> None:
@@ -161,7 +160,7 @@ def test_parameters_that_need_no_gradient_stay() -> None:
     assert torch.equal(before, weights(model[0]))
 
 
-class Cut(Exception):
+class CutError(Exception):
     """Stands for a kill between two steps."""
 
 
@@ -176,7 +175,7 @@ class CutAfter(Checkpoints):
         super().save(stage, state)
         self.left -= 1
         if self.left == 0:
-            raise Cut
+            raise CutError
 
 
 @pytest.mark.parametrize("cut", [1, 6, 7, 8, 13, 20])
@@ -184,10 +183,10 @@ def test_a_run_cut_after_any_step_ends_with_the_same_weights(tmp_path: Path, cut
     config = TrainConfig(epochs=3, batch_size=32, lr=0.05, schedule="cosine")  # 7 steps an epoch
     whole = fresh()
     expected = train(whole, config)
-    with pytest.raises(Cut):
-        train(fresh(), config, start(CPU, 0, config, CutAfter(tmp_path, "key", seconds=0.0).cut_after(cut)))
+    with pytest.raises(CutError):
+        train(fresh(), config, make_run(CPU, 0, config, CutAfter(tmp_path, "key", seconds=0.0).cut_after(cut)))
     resumed = fresh(seed=9)  # other initial weights: everything must come from the checkpoint
-    again = train(resumed, config, start(CPU, 0, config, Checkpoints(tmp_path, "key")))
+    again = train(resumed, config, make_run(CPU, 0, config, Checkpoints(tmp_path, "key")))
     assert torch.equal(weights(whole), weights(resumed))
     assert again.history == expected.history
 
@@ -196,18 +195,18 @@ def test_the_objective_s_memory_is_saved_and_restored(tmp_path: Path) -> None:
     config = TrainConfig(epochs=2, batch_size=50)
 
     def count(steps: Tensor, stop: int | None) -> None:
-        run = start(CPU, 0, config, Checkpoints(tmp_path, "key", seconds=0.0))
+        run = make_run(CPU, 0, config, Checkpoints(tmp_path, "key", seconds=0.0))
 
         def objective(model: nn.Module, batch: Batch) -> Tensor:
             if stop is not None and float(steps) == stop:
-                raise Cut
+                raise CutError
             steps.add_(1)
             return mean_loss(model, batch)
 
-        loader = run.loader(DATA.train, shuffled(200, Seeds(0)))
+        loader = run.loader(DATA.train, shuffled_order(200, Seeds(0)))
         minimise(fresh(), loader, objective, run, Stage("train", memory={"steps": steps}))
 
-    with pytest.raises(Cut):
+    with pytest.raises(CutError):
         count(torch.zeros(()), 3)
     steps = torch.zeros(())
     count(steps, None)
@@ -217,12 +216,12 @@ def test_the_objective_s_memory_is_saved_and_restored(tmp_path: Path) -> None:
 def test_a_finished_stage_is_loaded_not_repeated(tmp_path: Path) -> None:
     config = TrainConfig(epochs=2)
     model = fresh()
-    train(model, config, start(CPU, 0, config, Checkpoints(tmp_path, "key")))
+    train(model, config, make_run(CPU, 0, config, Checkpoints(tmp_path, "key")))
     again = fresh(seed=4)
-    run = start(CPU, 0, config, Checkpoints(tmp_path, "key"))
+    run = make_run(CPU, 0, config, Checkpoints(tmp_path, "key"))
     minimise(
         again,
-        run.loader(DATA.train, shuffled(200, Seeds(5))),
+        run.loader(DATA.train, shuffled_order(200, Seeds(5))),
         lambda *_: pytest.fail("trained again"),
         run,
         Stage("train"),
@@ -239,9 +238,9 @@ def nosy(model: nn.Module, step: int) -> dict[str, Any]:
 
 
 def watched(config: TrainConfig, checkpoints: Checkpoints | None = None, seed: int = 0) -> tuple[nn.Module, Run]:
-    run, model, ended = start(CPU, 0, config, checkpoints), fresh(seed), list[int]()
+    run, model, ended = make_run(CPU, 0, config, checkpoints), fresh(seed), list[int]()
     stage = Stage("train", watch=nosy, after=lambda: ended.append(len(run.history)))
-    minimise(model, run.loader(DATA.train, shuffled(200, Seeds(5))), mean_loss, run, stage)
+    minimise(model, run.loader(DATA.train, shuffled_order(200, Seeds(5))), mean_loss, run, stage)
     assert ended == [len(run.history)]  # once, when the history is there
     return model, run
 
@@ -265,7 +264,7 @@ def test_who_watches_sees_every_epoch_and_moves_nothing() -> None:
 def test_a_watched_run_that_was_cut_says_the_same(tmp_path: Path, cut: int) -> None:
     config = TrainConfig(epochs=3, batch_size=32, lr=0.05)
     whole, expected = watched(config)
-    with pytest.raises(Cut):
+    with pytest.raises(CutError):
         watched(config, CutAfter(tmp_path, "key", seconds=0.0).cut_after(cut))
     for _ in range(2):  # the second finds the stage finished
         resumed, again = watched(config, Checkpoints(tmp_path, "key"), seed=9)
@@ -278,7 +277,7 @@ def test_ctrl_c_within_a_step_is_heard_at_its_end_and_nothing_is_lost(tmp_path: 
     config = TrainConfig(epochs=3, batch_size=32, lr=0.05, schedule="cosine")  # 7 steps an epoch
     whole = fresh()
     expected = train(whole, config)
-    order, calls = shuffled(len(DATA.train), Seeds(5)), list[int]()
+    order, calls = shuffled_order(len(DATA.train), Seeds(5)), list[int]()
 
     def interrupted(model: nn.Module, batch: Batch) -> Tensor:
         calls.append(1)
@@ -286,14 +285,14 @@ def test_ctrl_c_within_a_step_is_heard_at_its_end_and_nothing_is_lost(tmp_path: 
             signal.raise_signal(signal.SIGINT)
         return mean_loss(model, batch)
 
-    run = start(CPU, 0, config, Checkpoints(tmp_path, "key"))
+    run = make_run(CPU, 0, config, Checkpoints(tmp_path, "key"))
     with pytest.raises(KeyboardInterrupt):
         minimise(fresh(), run.loader(DATA.train, order), interrupted, run, Stage("train"))
     assert len(calls) == at
-    assert torch.load(tmp_path / "stage-train.pt", weights_only=True)["walk"]["step"] == at
+    assert torch.load(tmp_path / "stage-train.pt", weights_only=True)["loop"]["step"] == at
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = fresh(seed=9)
-    again = train(resumed, config, start(CPU, 0, config, Checkpoints(tmp_path, "key")))
+    again = train(resumed, config, make_run(CPU, 0, config, Checkpoints(tmp_path, "key")))
     assert torch.equal(weights(whole), weights(resumed))
     assert again.history == expected.history
 
@@ -306,14 +305,14 @@ import torch
 from torch import nn
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Grouped
-from spurless.data.loader import shuffled
+from spurless.data.split import Split
+from spurless.data.loader import shuffled_order
 from spurless.data.transforms import RandomFlip
 from spurless.methods.erm import mean_loss
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.loop import minimise
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 from spurless.train.step import Stage
 import lightning.fabric
 
@@ -323,13 +322,13 @@ def go(folder):
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (256, 1, 12, 12), generator=g).to(torch.uint8)
     y = torch.randint(2, (256,), generator=g)
-    split = Grouped(x, y, torch.full((256,), -1), Groups(("a", "b")), augment=RandomFlip())
-    with Seeds(1).borrowed("init"):
+    split = Split(x, y, torch.full((256,), -1), Groups(("a", "b")), augment=RandomFlip())
+    with Seeds(1).seed_global_rng("init"):
         model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
                               nn.Linear(800, 2))
     config = TrainConfig(epochs=40, batch_size=32, lr=0.05, schedule="one-cycle")
-    run = start(Engine(device="cpu"), 0, config, Checkpoints(folder / "checkpoints", "key", seconds=0.0))
-    minimise(model, run.loader(split, shuffled(256, Seeds(2))), mean_loss, run, Stage("train"))
+    run = make_run(Compute(device="cpu"), 0, config, Checkpoints(folder / "checkpoints", "key", seconds=0.0))
+    minimise(model, run.loader(split, shuffled_order(256, Seeds(2))), mean_loss, run, Stage("train"))
     torch.save(model.state_dict(), folder / "weights.tmp")
     (folder / "weights.tmp").rename(folder / "weights.pt")
 
@@ -365,6 +364,7 @@ print(kills)
 '''
 
 
+@pytest.mark.slow
 def test_sigkill_at_twenty_random_moments_changes_no_bit(tmp_path: Path) -> None:
     """One training, killed twenty times on its way, against the same training left in peace."""
     done = subprocess.run([sys.executable, "-c", DRIVER, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -381,7 +381,7 @@ def test_random_augmentation_is_part_of_the_run_and_of_its_seed() -> None:
     config = TrainConfig(epochs=2, batch_size=50)
 
     def model() -> nn.Module:
-        with Seeds(0).borrowed("init"):
+        with Seeds(0).seed_global_rng("init"):
             return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
 
     first, second = model(), model()
@@ -394,7 +394,7 @@ def test_random_augmentation_is_part_of_the_run_and_of_its_seed() -> None:
 
 
 def test_a_linear_model_reaches_the_population_optimum_of_the_formula() -> None:
-    from spurless.data.planted import erm_optimum, planted_accuracy
+    from spurless.data.datasets.synthetic import erm_optimum, planted_accuracy
 
     config = PlantedConfig(n_train=20000, n_test=20000)
     data = planted(config)
@@ -408,5 +408,5 @@ def test_a_linear_model_reaches_the_population_optimum_of_the_formula() -> None:
 
 def test_two_stages_of_one_name_are_refused() -> None:
     run = train(nn.Linear(2, 2), TrainConfig(epochs=1))
-    with pytest.raises(BadInput, match="two stages of this run are called 'train'"):
+    with pytest.raises(InputError, match="this run has two stages named 'train'"):
         train(nn.Linear(2, 2), TrainConfig(epochs=1), run)

@@ -7,36 +7,36 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput, SpurlessWarning
+from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Batch, Grouped
-from spurless.data.loader import shuffled
+from spurless.data.loader import shuffled_order
+from spurless.data.split import Batch, Split
 from spurless.data.transforms import RandomFlip
 from spurless.methods.erm import mean_loss
 from spurless.train.config import Optimiser, TrainConfig
 from spurless.train.loop import minimise
-from spurless.train.run import Engine, start
-from spurless.train.step import Objective, Stage, can_capture, in_training, make_optimiser
+from spurless.train.run import Compute, make_run
+from spurless.train.step import Objective, Stage, can_capture, make_optimiser, set_train_mode
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def images(n: int = 500) -> Grouped:
+def images(n: int = 500) -> Split:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8)
-    return Grouped(x, torch.randint(2, (n,), generator=generator), torch.full((n,), -1), Groups(("a", "b")))
+    return Split(x, torch.randint(2, (n,), generator=generator), torch.full((n,), -1), Groups(("a", "b")))
 
 
 def trained(
     graph: bool, config: TrainConfig, objective: Objective = mean_loss, memory: dict[str, Tensor] | None = None
 ) -> nn.Module:
-    with Seeds(0).borrowed("init"):
+    with Seeds(0).seed_global_rng("init"):
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(800, 2))
-    run = start(Engine("cuda", graph=graph), 0, config)
+    run = make_run(Compute("cuda", graph=graph), 0, config)
     split = images()
     stage = Stage("train", memory=memory or {}, static=True)
-    minimise(model, run.loader(split, shuffled(len(split), Seeds(1))), objective, run, stage)
+    minimise(model, run.loader(split, shuffled_order(len(split), Seeds(1))), objective, run, stage)
     return model.cpu()
 
 
@@ -113,10 +113,12 @@ def test_batch_normalisation_of_one_example_is_a_sentence_and_other_errors_stay_
 
     def train(objective: Objective) -> None:
         model = nn.Sequential(nn.Flatten(), nn.Linear(432, 2), nn.BatchNorm1d(2))
-        run = start(Engine("cpu"), 0, TrainConfig(epochs=1, batch_size=1))
-        minimise(model, run.loader(split, shuffled(4, Seeds(1))), objective, run, Stage())
+        run = make_run(Compute("cpu"), 0, TrainConfig(epochs=1, batch_size=1))
+        minimise(model, run.loader(split, shuffled_order(4, Seeds(1))), objective, run, Stage())
 
-    with pytest.raises(BadInput, match=r"cannot learn from a batch of one example\. Use a batch size of 2 or more\."):
+    with pytest.raises(
+        InputError, match=r"cannot be trained on a batch of one example\. Use a batch size of 2 or more\."
+    ):
         train(mean_loss)
 
     def own(_model: nn.Module, _batch: Batch) -> Tensor:
@@ -127,15 +129,15 @@ def test_batch_normalisation_of_one_example_is_a_sentence_and_other_errors_stay_
 
 
 def test_nothing_is_captured_on_a_cpu() -> None:
-    run = start(Engine("cpu"), 0, TrainConfig())
-    assert not can_capture(run.loader(images(), shuffled(500, Seeds(0))), run, run.train)
+    run = make_run(Compute("cpu"), 0, TrainConfig())
+    assert not can_capture(run.loader(images(), shuffled_order(500, Seeds(0))), run, run.train)
 
 
 @gpu
 @pytest.mark.gpu
 def test_what_draws_in_python_is_not_captured() -> None:
-    run = start(Engine("cuda"), 0, TrainConfig())
-    order = shuffled(500, Seeds(0))
+    run = make_run(Compute("cuda"), 0, TrainConfig())
+    order = shuffled_order(500, Seeds(0))
     assert can_capture(run.loader(images(), order), run, run.train)
     assert can_capture(run.loader(replace(images(), augment=RandomFlip()), order), run, run.train)
     assert not can_capture(run.loader(replace(images(), augment=lambda x: x), order), run, run.train)
@@ -153,7 +155,7 @@ def test_the_optimiser_takes_only_what_is_trained() -> None:
 
 def test_a_model_of_which_nothing_would_be_trained_is_refused() -> None:
     frozen = nn.Linear(2, 3).requires_grad_(False)
-    with pytest.raises(BadInput, match=r"no parameter requires a gradient\. Call requires_grad_\(True\)"):
+    with pytest.raises(InputError, match=r"no parameter requires a gradient\. Call requires_grad_\(True\)"):
         make_optimiser(frozen, TrainConfig(), torch.device("cpu"))
 
 
@@ -169,8 +171,8 @@ def walked(weights: list[float], slopes: list[float], steps: int = 1, **settings
         return flat @ torch.tensor(slopes)
 
     config = TrainConfig(epochs=steps, steps=steps, lr=0.1, momentum=0.0, weight_decay=0.0, **settings)  # type: ignore[arg-type]
-    run, split = start(Engine("cpu"), 0, config), images(64)
-    minimise(model, run.loader(split, shuffled(64, Seeds(0))), objective, run, Stage("train"))
+    run, split = make_run(Compute("cpu"), 0, config), images(64)
+    minimise(model, run.loader(split, shuffled_order(64, Seeds(0))), objective, run, Stage("train"))
     return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), run.history[-1]["loss"]
 
 
@@ -197,8 +199,8 @@ def test_the_penalty_ends_at_the_soft_threshold() -> None:
     """The minimum of (w - c)^2 / 2 + l1 |w| is c less l1 in size, or 0 where c is smaller than l1."""
     model, centre = nn.Linear(3, 1, bias=False), torch.tensor([[2.0, -1.0, 0.3]])
     config = TrainConfig(epochs=2000, steps=2000, lr=0.01, momentum=0.0, weight_decay=0.0, l1=0.5)
-    run, split = start(Engine("cpu"), 0, config), images(64)
-    order = shuffled(64, Seeds(0))
+    run, split = make_run(Compute("cpu"), 0, config), images(64)
+    order = shuffled_order(64, Seeds(0))
     minimise(
         model, run.loader(split, order), lambda *_: (model.weight - centre).square().sum() / 2, run, Stage("train")
     )
@@ -211,16 +213,16 @@ def test_parameters_that_the_loss_does_not_reach_are_not_pulled() -> None:
     used, unused = model.parameters()
     before = used.detach().clone(), unused.detach().clone()
     config = TrainConfig(steps=3, l1=0.5, asam=0.5)
-    run, split = start(Engine("cpu"), 0, config), images(64)
+    run, split = make_run(Compute("cpu"), 0, config), images(64)
     stage = Stage("train")
-    minimise(model, run.loader(split, shuffled(64, Seeds(0))), lambda *_: used.square().sum(), run, stage)
+    minimise(model, run.loader(split, shuffled_order(64, Seeds(0))), lambda *_: used.square().sum(), run, stage)
     assert not torch.equal(used.detach(), before[0])
     assert torch.equal(unused.detach(), before[1])
 
 
 def test_a_frozen_norm_keeps_its_statistics() -> None:
     def net(freeze: bool) -> nn.Sequential:
-        with Seeds(0).borrowed("init"):
+        with Seeds(0).seed_global_rng("init"):
             made = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 2))
         made[1].eval().requires_grad_(not freeze)
         return made
@@ -228,8 +230,8 @@ def test_a_frozen_norm_keeps_its_statistics() -> None:
     split, moved = images(40), {}
     for freeze in (True, False):
         model = net(freeze)
-        run = start(Engine("cpu"), 0, TrainConfig(steps=3, batch_size=20))
-        minimise(model, run.loader(split, shuffled(len(split), Seeds(1))), mean_loss, run, Stage())
+        run = make_run(Compute("cpu"), 0, TrainConfig(steps=3, batch_size=20))
+        minimise(model, run.loader(split, shuffled_order(len(split), Seeds(1))), mean_loss, run, Stage())
         norm, fresh = model[1], net(freeze)[1]
         assert isinstance(norm, nn.BatchNorm2d)
         assert isinstance(fresh, nn.BatchNorm2d)
@@ -241,5 +243,5 @@ def test_a_frozen_norm_keeps_its_statistics() -> None:
 
 def test_a_model_that_came_in_eval_mode_trains_whole() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, affine=False), nn.Linear(3, 2)).eval()
-    in_training(model)
+    set_train_mode(model)
     assert all(part.training for part in model.modules())

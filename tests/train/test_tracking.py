@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from spurless.core.errors import BadInput, MissingExtra, SpurlessWarning, UnknownName
+from spurless.core.errors import InputError, MissingExtraError, SpurlessWarning, UnknownNameError
 from spurless.train import tracking
 from spurless.train.run import Run
-from spurless.train.tracking import Tracker, apart, closing, settled
+from spurless.train.tracking import Tracker, close_on_error, resolve_tracker
 
 
 class Spy:
@@ -49,11 +49,11 @@ def test_a_tracker_that_fails_is_told_nothing_more(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setitem(tracking._OPENERS, "csv", refuse)
     tracker = Tracker("csv", "run", {})
-    with pytest.warns(SpurlessWarning, match=r"Tracking with csv failed, and ends here: the disk is full\. The run"):
-        tracker.row({"stage": "train", "step": 1, "loss": 1.0})
-    tracker.row({"stage": "train", "step": 2, "loss": 1.0})  # a second warning would be an error here
+    with pytest.warns(SpurlessWarning, match=r"Tracking with csv failed and stops: the disk is full\. The run"):
+        tracker.log_row({"stage": "train", "step": 1, "loss": 1.0})
+    tracker.log_row({"stage": "train", "step": 2, "loss": 1.0})  # a second warning would be an error here
     tracker.end({"average": 1.0})
-    with pytest.raises(KeyError), closing(tracker):
+    with pytest.raises(KeyError), close_on_error(tracker):
         raise KeyError
 
 
@@ -63,23 +63,21 @@ def test_only_the_main_process_tells() -> None:
 
     told: list[Mapping[str, Any]] = []
     run = Run(fabric=Fabric(), log=told.append)
-    run.note({"stage": "train", "loss": 1.0})
+    run.add_history({"stage": "train", "loss": 1.0})
     assert (told, run.history) == ([], [{"stage": "train", "loss": 1.0}])
     run.fabric.is_global_zero = True
-    run.note({"stage": "train", "loss": 2.0})
+    run.add_history({"stage": "train", "loss": 2.0})
     assert told == [{"stage": "train", "loss": 2.0}]
 
 
 def test_numbers_are_told_under_their_stage_and_the_rest_is_left_to_the_record(logger: Spy) -> None:
     tracker = Tracker("csv", "a name: odd/one", {"seed": 3, "train": {"lr": 0.1, "decay_at": (1, 2)}})
-    tracker.row({"stage": "tune ü", "epoch": 2, "loss": 0.5, "found": {"a": 1}, "words": "none"})
+    tracker.log_row({"stage": "tune ü", "epoch": 2, "loss": 0.5, "found": {"a": 1}, "words": "none"})
     assert logger.told == {"tune -/epoch": 2.0, "tune -/loss": 0.5}
     assert logger.calls == ["settings 3", "numbers at 2", "save"]
     assert tracker.name == "a name- odd-one"
     assert tracker.settings == {"seed": 3, "train/lr": 0.1, "train/decay_at": "(1, 2)"}
-    log = apart(tracker.row, stage="erm", without="score")
-    assert log is not None
-    log({"stage": "train", "step": 9, "loss": 0.25, "score": 1.0})
+    tracker.log_row({"stage": "erm", "step": 9, "loss": 0.25})
     assert logger.told == {"tune -/epoch": 2.0, "tune -/loss": 0.5, "erm/loss": 0.25}
     tracker.end({"average": 0.5, "ece": None})
     assert logger.calls[-2:] == ["numbers at 9", "success"]
@@ -92,23 +90,23 @@ def test_names_and_places_are_checked_before_anything_is_trained(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(tracking.URI, raising=False)
-    assert settled("csv") == f"csv:{tmp_path / 'runs' / 'track'}"
-    assert settled("csv:logs") == f"csv:{tmp_path / 'logs'}"
-    assert settled(settled("csv:logs")) == settled("csv:logs")
-    with pytest.raises(UnknownName, match=r"No tracker is called 'tensorbord'. Did you mean 'tensorboard'\?"):
-        settled("tensorbord")
-    with pytest.raises(BadInput, match=r"names no folder. Write csv, or csv:FOLDER"):
-        settled("csv:")
-    with pytest.raises(BadInput, match=r"csv writes to a folder \(got http://here\)"):
-        settled("csv:http://here")
+    assert resolve_tracker("csv") == f"csv:{tmp_path / 'runs' / 'track'}"
+    assert resolve_tracker("csv:logs") == f"csv:{tmp_path / 'logs'}"
+    assert resolve_tracker(resolve_tracker("csv:logs")) == resolve_tracker("csv:logs")
+    with pytest.raises(UnknownNameError, match=r"No tracker is called 'tensorbord'. Did you mean 'tensorboard'\?"):
+        resolve_tracker("tensorbord")
+    with pytest.raises(InputError, match=r"has no folder after the colon. Write csv, or csv:FOLDER"):
+        resolve_tracker("csv:")
+    with pytest.raises(InputError, match=r"csv writes to a folder \(got http://here\)"):
+        resolve_tracker("csv:http://here")
     monkeypatch.setattr(tracking, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r"'mlflow'. Install it with: pip install 'spurless\[track\]'"):
-        settled("mlflow")
+    with pytest.raises(MissingExtraError, match=r"'mlflow'. Install it with: pip install 'spurless\[track\]'"):
+        resolve_tracker("mlflow")
     monkeypatch.setattr(tracking, "find_spec", lambda _: object())
-    assert settled("mlflow:http://here:5000") == "mlflow:http://here:5000"
-    assert settled("mlflow") == f"mlflow:{tmp_path / 'runs' / 'track'}"
+    assert resolve_tracker("mlflow:http://here:5000") == "mlflow:http://here:5000"
+    assert resolve_tracker("mlflow") == f"mlflow:{tmp_path / 'runs' / 'track'}"
     monkeypatch.setenv(tracking.URI, "http://there:5000")
-    assert settled("mlflow") == "mlflow"
+    assert resolve_tracker("mlflow") == "mlflow"
 
 
 def test_wandb_is_offline_unless_the_environment_says_otherwise(

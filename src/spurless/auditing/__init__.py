@@ -1,13 +1,13 @@
-"""Auditing: model and held-out examples in, findings out; does it cheat, on what, and on which examples?"""
+"""Audit a trained model on held-out examples: find shortcuts, and examples that conflict with them."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,63 +26,57 @@ from spurless.auditing import (
     tokens,
     worst_class,
 )
-from spurless.auditing.base import Auditor
-from spurless.auditing.excess import sentence
-from spurless.auditing.gallery import PICTURED, suspects_of
-from spurless.auditing.guessing import no_better
-from spurless.auditing.subject import LEVEL, PERMUTATIONS, Subject, look
-from spurless.core.errors import BadInput, SpurlessWarning, UnknownName
+from spurless.auditing._chance_level import find_chance_level_reason
+from spurless.auditing._context import LEVEL, PERMUTATIONS, AuditContext, Auditor, Needs, compute_context
+from spurless.auditing._residuals import to_sentence
+from spurless.auditing.suspects import MAX_PICTURES, find_suspected, list_suspects
+from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
 from spurless.core.findings import Audit, Finding
-from spurless.core.progress import Progress, listening
+from spurless.core.progress import Progress, progress_to
 from spurless.core.provenance import hardware, versions
-from spurless.data.grouped import Grouped, Splits
-from spurless.explain.neurons import model_sees_images
-from spurless.explain.probing import reached
-from spurless.models.classifier import beside
+from spurless.data.split import Split, Splits
+from spurless.explain.gradients import gradient_reaches_input
+from spurless.explain.overlays import has_images
+from spurless.models.classifier import move_to_device_of
 from spurless.models.wrapping import wrap
 from spurless.reporting import audit_html
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
+from spurless.train.run import Compute, make_run
 
-AUDITS: dict[str, Auditor] = {
-    auditor.name: auditor
-    for auditor in (
-        Auditor(group_gap.NAME, group_gap.QUESTION, "attributes", group_gap.audit_group_gap),
-        Auditor(attribute_use.NAME, attribute_use.QUESTION, "attributes", attribute_use.audit_attribute_use),
-        Auditor(
-            attribute_association.NAME,
-            attribute_association.QUESTION,
-            "attributes",
-            attribute_association.audit_attribute_association,
-        ),
-        Auditor(error_slices.NAME, error_slices.QUESTION, "labels", error_slices.audit_error_slices),
-        Auditor(biased_neurons.NAME, biased_neurons.QUESTION, "labels", biased_neurons.audit_biased_neurons),
-        Auditor(suspects.NAME, suspects.QUESTION, "labels", suspects.audit_suspects),
-        Auditor(worst_class.NAME, worst_class.QUESTION, "labels", worst_class.audit_worst_class),
-        Auditor(image_properties.NAME, image_properties.QUESTION, "images", image_properties.audit_image_properties),
-        Auditor(hidden_regions.NAME, hidden_regions.QUESTION, "images", hidden_regions.audit_hidden_regions),
-        Auditor(tokens.NAME, tokens.QUESTION, "texts", tokens.audit_tokens),
-    )
-}
-"""By name. Swapped backgrounds need masks, so they are asked where masks are given."""
+_TABLE: tuple[tuple[ModuleType, Needs, Callable[[AuditContext], Finding]], ...] = (
+    (group_gap, "attributes", group_gap.audit_group_gap),
+    (attribute_use, "attributes", attribute_use.audit_attribute_use),
+    (attribute_association, "attributes", attribute_association.audit_attribute_association),
+    (error_slices, "labels", error_slices.audit_error_slices),
+    (biased_neurons, "labels", biased_neurons.audit_biased_neurons),
+    (suspects, "labels", suspects.audit_suspects),
+    (worst_class, "labels", worst_class.audit_worst_class),
+    (image_properties, "images", image_properties.audit_image_properties),
+    (hidden_regions, "images", hidden_regions.audit_hidden_regions),
+    (tokens, "texts", tokens.audit_tokens),
+    (swapped_backgrounds, "masks", swapped_backgrounds.audit_swapped_backgrounds),
+)
+AUDITS = {module.NAME: Auditor(module.NAME, module.QUESTION, needs, run) for module, needs, run in _TABLE}
+"""All audits, by name."""
 
 LIMITS = (
-    "Only what the examples show can be found: where none breaks the shortcut, none of these questions sees it.",
-    "Mistakes in the labels look like examples that break a shortcut.",
-    "A finding says that the model leans on something, not that this is wrong: that is for you to say.",
+    "An audit can only find what its examples show: if none conflicts with the shortcut, no audit detects it.",
+    "Labelling errors look like examples that conflict with a shortcut.",
+    "A finding shows that the model relies on something, not that this is wrong: that is for you to decide.",
 )
+ROUNDING_TOLERANCE = 1e-9
 
 
 class Audited(Audit):
-    """An audit that a notebook shows as a table; ``spurless.reporting.write_audit`` makes the page of it."""
+    """An audit that is shown as a table in a notebook; ``spurless.reporting.write_audit`` writes its page."""
 
     def _repr_html_(self) -> str:
         return audit_html(self)
 
 
-def audit(  # noqa: PLR0913 - a public door
+def audit(  # noqa: PLR0913 - public API
     model: nn.Module,
-    data: Splits | Grouped,
+    data: Splits | Split,
     *,
     part: str = "val",
     only: Sequence[str] = (),
@@ -90,183 +84,158 @@ def audit(  # noqa: PLR0913 - a public door
     seed: int = 0,
     permutations: int = PERMUTATIONS,
     level: float = LEVEL,
-    pictured: int = PICTURED,
-    engine: Engine | None = None,
+    pictured: int = MAX_PICTURES,
+    compute: Compute | None = None,
     progress: Progress | None = None,
 ) -> Audited:
-    """Ask a trained model what it leans on, with examples that it was not trained on.
+    """Test which shortcuts a trained model relies on, with examples that it was not trained on.
 
     Args:
-        model: a classifier, or any module whose head can be found; it is left as it was.
-        data: splits, or one split of held-out examples with labels. Attributes are used where they are known.
-        part: the split that is looked at.
+        model: a classifier, or any module whose head can be found; it is not changed.
+        data: splits, or one split of held-out examples with labels. Attributes are used if they are known.
+        part: the split to audit.
         only: names of ``AUDITS``; by default all that the data allow.
-        masks: of the foreground of every image, ``(N, height, width)``: backgrounds are then swapped too.
-        seed: of permutations, clusters and choices.
-        permutations: how often chance is asked.
-        level: how often an audit may flag a model that leans on nothing.
-        pictured: how many of the suspected minority are drawn.
-        engine: where the arithmetic is done.
-        progress: called with stage, step, total and a word.
+        masks: foreground masks of the images, ``(N, height, width)``, for the audit of swapped backgrounds.
+        seed: seed of permutations, clusters and samples.
+        permutations: number of permutations.
+        level: significance level: false-positive rate per test.
+        pictured: number of suspected minority examples with a picture.
+        compute: device and precision.
+        progress: called with stage, step, total and a message.
 
     Raises:
-        UnknownName: no audit has that name.
-        BadInput: labels are hidden, or are none of the model's.
+        UnknownNameError: there is no audit of that name.
+        InputError: the labels are hidden or outside the model's range, or masks are missing.
     """
     if not 0 < level < 1 or permutations < 1:
-        raise BadInput("the level is a share and permutations a number", got=f"{level}, {permutations}")
-    split, train = _parts(data, part)
+        raise InputError(
+            "the level must be between 0 and 1, and permutations at least 1", got=f"{level}, {permutations}"
+        )
+    split, train = _select_splits(data, part)
     classifier = wrap(model, example=split.example())
-    run = start(engine or Engine(), seed, TrainConfig())
-    run.progress = progress
+    run = make_run(compute or Compute(), seed, TrainConfig(), progress=progress)
     begin, seconds = time.perf_counter(), {}
-    with listening(progress):
-        subject = replace(look(classifier, split, run, train), permutations=permutations, level=level)
-        subject = replace(subject, guesses=no_better(subject, run))
-        seconds["look"] = time.perf_counter() - begin
-        asked = _asked(subject, data, only, masks)
+    with progress_to(progress):
+        context = compute_context(classifier, split, run, train)
+        is_text = isinstance(split.x, dict)
+        spelling = tokens.load_spelling(data) if isinstance(data, Splits) and is_text else None
+        context = replace(context, permutations=permutations, level=level, masks=masks, spelling=spelling)
+        context = replace(context, chance_level_reason=find_chance_level_reason(context, run))
+        seconds["context"] = time.perf_counter() - begin
+        auditors = _select_auditors(context, only)
         findings = []
-        for number, auditor in enumerate(asked):
-            with run.timed(auditor.name), listening(_inside(progress, number, len(asked), auditor.name)):
-                findings.append(auditor.run(subject))
-        with run.timed("gallery"), listening(_inside(progress, len(asked), len(asked), "gallery")):
-            gallery = suspects_of(subject, suspects.suspicion(subject), pictured, _spelling(data))
-        run.tell("audit", len(asked) + 1, len(asked) + 1)
-    _warn(findings, permutations, level)
-    for note in _said(subject):
+        for number, auditor in enumerate(auditors):
+            with run.timed(auditor.name), progress_to(_report_stage(progress, number, len(auditors), auditor.name)):
+                findings.append(auditor.run(context))
+        with run.timed("gallery"), progress_to(_report_stage(progress, len(auditors), len(auditors), "gallery")):
+            gallery = list_suspects(context, find_suspected(context), pictured)
+        run.report_progress("audit", len(auditors) + 1, len(auditors) + 1)
+    _warn_if_underpowered(findings, permutations, level)
+    notes = _collect_notes(context)
+    for note in notes:
         warnings.warn(note, SpurlessWarning, stacklevel=2)
+    seconds = {name: round(value, 2) for name, value in {**seconds, **run.seconds}.items()}
     return Audited(
-        tuple(sorted(findings, key=_rank)),
+        tuple(sorted(findings, key=lambda f: (not f.flagged, not f.shows_use, -f.severity))),
         gallery,
-        _facts(subject, data, part, {**seconds, **run.seconds}, seed),
+        _collect_facts(context, data, part, notes) | {"seconds": seconds, "seed": seed},
         LIMITS,
         level,
-        None if subject.guesses is None else sentence(subject.guesses),
+        None if context.chance_level_reason is None else to_sentence(context.chance_level_reason),
     )
 
 
-def _inside(progress: Progress | None, number: int, count: int, name: str) -> Progress | None:
-    """Say that a question is asked; return who is told how far it is, as a word about the whole."""
+def _report_stage(progress: Progress | None, number: int, count: int, name: str) -> Progress | None:
+    """Report the start of an audit, and return a callback that reports its steps as messages of the whole."""
     if progress is None:
         return None
     progress("audit", number, count + 1, name)
     return lambda stage, step, total, _: progress("audit", number, count + 1, f"{name}: {stage}, {step:,} of {total:,}")
 
 
-def _warn(findings: Sequence[Finding], permutations: int, level: float) -> None:
-    """Warn where chance was asked so seldom that nothing could be shown, whatever the model does."""
-    asked = sum(finding.shows_use and finding.p is not None for finding in findings)
-    if asked > level * (permutations + 1) + 1e-9:
+def _warn_if_underpowered(findings: Sequence[Finding], permutations: int, level: float) -> None:
+    """Warn if there are too few permutations for any finding to be confirmed."""
+    n_tests = sum(finding.shows_use and finding.p is not None for finding in findings)
+    if n_tests > level * (permutations + 1) + ROUNDING_TOLERANCE:
         warnings.warn(
-            f"With {permutations} permutations and {asked} questions about use, no finding can be shown at a level of "
-            f"{level:g}: ask for at least {math.ceil(asked / level) - 1} permutations.",
+            f"With {permutations} permutations and {n_tests} tests of use, no finding can be confirmed at a level of "
+            f"{level:g}: use at least {math.ceil(n_tests / level) - 1} permutations.",
             SpurlessWarning,
             stacklevel=3,
         )
 
 
-def _said(subject: Subject) -> tuple[str, ...]:
-    """Return what is to be said of the model before what was found."""
-    return *_guesses(subject), *_no_maps(subject)
+def _collect_notes(context: AuditContext) -> list[str]:
+    """Return notes on a model at chance level, and on a model without heat maps."""
+    notes = []
+    if context.chance_level_reason is not None:
+        is_constant = len(torch.unique(context.predicted)) == 1
+        result = "so it uses nothing in its input" if is_constant else "so its errors do not show what it relies on"
+        notes.append(
+            f"{to_sentence(context.chance_level_reason).rstrip('.')}, {result}. Check that the weights, the order of "
+            "the classes and the preprocessing of the inputs are those of its training."
+        )
+    if has_images(context.split):
+        example = move_to_device_of(context.split.example(1), next(context.model.parameters(), None))
+        if not gradient_reaches_input(context.model, example):
+            notes.append(
+                f"No gradient of {context.model.name} reaches its input: a part of it runs under torch.no_grad(), or "
+                "detaches its output. So there are no heat maps, and hidden-regions cannot be tested. Freeze that part "
+                "by requires_grad_(False) instead."
+            )
+    return notes
 
 
-def _no_maps(subject: Subject) -> tuple[str, ...]:
-    """Say where nobody knows what the model looks at."""
-    if not len(subject) or isinstance(subject.split.x, dict) or not model_sees_images(subject.split):
-        return ()
-    if reached(subject.model, beside(subject.split.example(1), next(subject.model.parameters(), None))):
-        return ()
-    return (
-        f"No gradient of {subject.model.name} reaches its input: a part of it runs under torch.no_grad(), or detaches "
-        "what it computes. So there are no heat maps, and hidden-regions cannot be asked. Freeze that part by "
-        "requires_grad_(False) instead.",
-    )
-
-
-def _guesses(subject: Subject) -> tuple[str, ...]:
-    """Say where a model is no better than guessing: what is found is then what it does not listen to."""
-    if subject.guesses is None:
-        return ()
-    one = len(torch.unique(subject.predicted)) == 1
-    so = "so it leans on nothing that it sees" if one else "so its mistakes do not tell what it leans on"
-    return (
-        f"{sentence(subject.guesses).rstrip('.')}, {so}. See whether the weights, the order of the classes and the "
-        "preparation of the inputs are those of its training.",
-    )
-
-
-def _rank(finding: Finding) -> tuple[bool, bool, float]:
-    """Put what is flagged first, of that what shows use, and of that the most severe."""
-    return not finding.flagged, not finding.shows_use, -finding.severity
-
-
-def _parts(data: Splits | Grouped, part: str) -> tuple[Grouped, Grouped | None]:
-    if isinstance(data, Grouped):
+def _select_splits(data: Splits | Split, part: str) -> tuple[Split, Split | None]:
+    if isinstance(data, Split):
         return data, None
     if part not in ("train", "val", "test"):
-        raise UnknownName("split", part, ("train", "val", "test"))
+        raise UnknownNameError("split", part, ("train", "val", "test"))
     return getattr(data, part), data.train
 
 
-def _asked(subject: Subject, data: Splits | Grouped, only: Sequence[str], masks: Tensor | None) -> list[Auditor]:
-    """Return the audits that the data allow, or those that were named."""
+def _select_auditors(context: AuditContext, only: Sequence[str]) -> list[Auditor]:
+    """Return the named audits, or all that the data allow."""
     for name in only:
-        if name not in (*AUDITS, swapped_backgrounds.NAME):
-            raise UnknownName("audit", name, (*AUDITS, swapped_backgrounds.NAME))
-    if masks is None and swapped_backgrounds.NAME in only:
-        raise BadInput(f"{swapped_backgrounds.NAME} needs masks", do="Pass masks=, on the command line --masks NPY.")
-    x: Any = subject.split.x
-    texts = isinstance(x, dict)
-    have = {
+        if name not in AUDITS:
+            raise UnknownNameError("audit", name, tuple(AUDITS))
+        if AUDITS[name].needs == "masks" and context.masks is None:
+            raise InputError(f"{name} needs masks", hint="Pass masks=, on the command line --masks NPY.")
+    x: Any = context.split.x
+    is_text = isinstance(x, dict)
+    available = {
         "labels": True,
-        "attributes": _any_attribute(subject.split),
-        "images": not texts and len(x[0].shape) == 3,
-        "texts": texts,
+        "attributes": has_any_attribute(context.split),
+        "images": not is_text and len(x[0].shape) == 3,
+        "texts": is_text,
+        "masks": context.masks is not None,
     }
-    asked = [auditor for auditor in AUDITS.values() if (auditor.name in only if only else have[auditor.needs])]
-    if texts:
-        spell = _spelling(data)
-        asked = [
-            replace(auditor, run=partial(tokens.audit_tokens, spell=spell)) if auditor.name == tokens.NAME else auditor
-            for auditor in asked
-        ]
-    if masks is not None and (not only or swapped_backgrounds.NAME in only):
-        swap = partial(swapped_backgrounds.audit_swapped_backgrounds, masks=masks)
-        asked.append(Auditor(swapped_backgrounds.NAME, swapped_backgrounds.QUESTION, "masks", swap))
-    return asked
+    return [auditor for auditor in AUDITS.values() if (auditor.name in only if only else available[auditor.needs])]
 
 
-def _any_attribute(split: Grouped) -> bool:
-    """Return whether the attribute of some example is known: questions about it are asked with those."""
+def has_any_attribute(split: Split) -> bool:
+    """Return whether the attribute of at least one example is known."""
     return bool(split.groups.attributes) and bool(split.groups.known(split.a).any())
 
 
-def _spelling(data: Splits | Grouped) -> tokens.Spell | None:
-    return tokens.spelling(data) if isinstance(data, Splits) and isinstance(data.train.x, dict) else None
-
-
-def _facts(
-    subject: Subject, data: Splits | Grouped, part: str, seconds: Mapping[str, float], seed: int
-) -> dict[str, Any]:
-    split = subject.split
-    notes = [*(data.notes if isinstance(data, Splits) else ()), *_said(subject)]
+def _collect_facts(context: AuditContext, data: Splits | Split, part: str, notes: Sequence[str]) -> dict[str, Any]:
+    split = context.split
+    notes = [*(data.notes if isinstance(data, Splits) else ()), *notes]
     return {
-        "model": subject.model.name,
+        "model": context.model.name,
         "data": data.name if isinstance(data, Splits) else "one split",
         "part": part if isinstance(data, Splits) else "as given",
         **({"notes": notes} if notes else {}),
         "examples": len(split),
         "labels": list(split.groups.labels),
-        "attributes": list(split.groups.attributes) if _any_attribute(split) else [],
-        "accuracy": float((~subject.wrong).double().mean()),
-        "mistakes": int(subject.wrong.sum()),
-        "seed": seed,
-        "permutations": subject.permutations,
-        "level": subject.level,
-        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "attributes": list(split.groups.attributes) if has_any_attribute(split) else [],
+        "accuracy": float((~context.incorrect).double().mean()),
+        "mistakes": int(context.incorrect.sum()),
+        "permutations": context.permutations,
+        "level": context.level,
         "versions": versions(),
-        "hardware": hardware(next((p.device for p in subject.model.parameters()), subject.features.device)),
+        "hardware": hardware(next((p.device for p in context.model.parameters()), context.features.device)),
     }
 
 
-__all__ = ["AUDITS", "Auditor", "Subject", "audit", "look"]
+__all__ = ["AUDITS", "AuditContext", "Auditor", "audit", "compute_context"]

@@ -1,34 +1,23 @@
-r"""Attribute use: do predictions follow the attribute?
+r"""Attribute use: would predictions change if the attribute were different?
 
-With :math:`\ell_i` the logits of example :math:`i`, least squares with a level for every label and one for every
-attribute value,
-
-.. math:: \ell_i \approx \mu_{y_i} + \beta_{a_i},
-
-gives the push :math:`\beta_a` of each value on each logit at equal label. The statistic is the share of predictions
-that change when the attribute is switched: when every example has the push of another value, drawn once,
+With :math:`\ell_i` the logits of example :math:`i`, least squares :math:`\ell_i \approx \mu_{y_i} + \beta_{a_i}` gives
+the effect :math:`\beta_a` of each attribute value on each logit at equal label. The statistic is the fraction of
+predictions that change if every example has the effect of another, randomly chosen value :math:`b_i`,
 
 .. math:: T = \frac1n \sum_i \big[ \arg\max(\ell_i - \beta_{a_i} + \beta_{b_i}) \ne \arg\max \ell_i \big],
           \qquad b_i \ne a_i .
 
-This one decides. The null hypothesis is that, given the label, what the model says has nothing to do with the
-attribute: logits are permuted among the examples of each label, which is the same as permuting attributes. Of several
-overlapping attributes the smallest p is compared with the smallest of each permutation. The severity is :math:`T` less
-its mean over permutations (small groups make a noisy push, and noise moves predictions too), at least 0.
+Null hypothesis: given the label, the logits are independent of the attribute; logits are permuted among the examples of
+each label. The smallest p-value of several overlapping attributes is compared with the smallest one of each
+permutation. Severity: :math:`T` minus its mean over permutations (effects in small groups are noisy), at least 0.
 
-An attribute that the features hold and the head does not read moves no logit, so it is not flagged. Reported beside it:
+The finding also reports the logit shift (the largest difference in effect between two values, in standard deviations
+within groups), the balanced accuracy of a linear probe for the value at equal label, and how predictions and accuracy
+change if the directions in which the mean features of the values differ are projected out, compared with random
+directions of the same variance.
 
-* the shift of the logits: the largest difference of push between two values, over classes, in standard deviations
-  within groups, with a p of its own;
-* a linear probe: the balanced accuracy of telling the value from the features at equal label by ridge regression,
-  each example predicted from all others, beside that of guessing;
-* a removal: the directions in which the mean features of the values differ at equal label are projected out; how many
-  predictions change, and what becomes of accuracy, beside random directions of as much variance. Directions of
-  permuted attributes do not serve: they are those of largest variance, which the head reads in any model.
-
-What it cannot tell: whether the attribute belongs to what the label means, or goes with something else that the model
-rightly uses; what the model does where attribute and label interact (a push that differs from label to label is
-averaged); and nothing about two values that no label shares. Values of fewer than 5 examples are left out.
+Limits: the attribute may be part of the meaning of the label, or correlated with something that the model rightly uses.
+Effects that differ between labels are averaged. Two values without a common label cannot be compared.
 
 Related: Ravfogel et al., "Null It Out", ACL 2020, for removal; Elazar et al., "Amnesic Probing", TACL 2021, for use
 against presence and for random directions.
@@ -42,259 +31,234 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from spurless.auditing.attribute_association import Column, Known, known_attributes, unanswered
-from spurless.auditing.chance import best_of, p_value, shuffled
-from spurless.auditing.subject import Subject, rows_first
+from spurless.auditing._context import AuditContext, make_finding, top_rows
+from spurless.auditing._figures import Axis, Series, bars
+from spurless.auditing._permutation import best_p_value, iter_permutations, p_value
+from spurless.auditing.attribute_association import (
+    AttributeColumn,
+    KnownAttributes,
+    attributes_not_tested,
+    select_known,
+)
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
 from spurless.metrics.groupwise import group_table
-from spurless.metrics.intervals import wilson
-from spurless.models.features import logits_of_features
+from spurless.metrics.intervals import wilson_intervals
+from spurless.models.features import compute_logits
 
 NAME = "attribute-use"
-QUESTION = "Would the model say something else if the attribute were another?"
-FLOOR = 0.15
-"""Share of predictions beyond chance that must follow the attribute: a net ignores nothing quite, and with many
-examples that alone is more than chance."""
-LEAST = 5  # examples of a value that is asked about
-RANDOM = 10  # draws of random directions
-RIDGE = 0.05  # of the probe, beside features of unit variance
-SHOWN = 12  # attribute values and classes of a figure
-TINY = 1e-12
+QUESTION = "Would predictions change if the attribute were different?"
+MIN_EFFECT = 0.15  # smallest severity that is flagged: every model uses everything a little
+MIN_EXAMPLES = 5  # examples of an attribute value that is tested
+N_RANDOM = 10  # sets of random directions
+RIDGE = 0.05  # strength of the probe's ridge, for features of unit variance
+MAX_BARS = 12  # attribute values, and classes, in the figure
+EPSILON = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Switch:
-    """One attribute of the examples that can be asked, and another value for each of them."""
+class AttributeSwitch:
+    """One attribute of the examples that can be tested, and another value for each of them."""
 
-    column: Column
-    keep: Tensor
-    """where they lie among the known examples, ``(n,)``"""
+    column: AttributeColumn
+    keep: Tensor  # indices of the examples among the known ones, ``(n,)``
     values: tuple[str, ...]
-    a: Tensor
-    """the number of the value of each"""
-    b: Tensor
-    """and of the one it is switched to"""
-    apart: Tensor
-    """values as 0/1 columns, less their share within the label, ``(n, values)``"""
-    inverse: Tensor
-    """of their second moments"""
+    a: Tensor  # index of each example's value
+    b: Tensor  # index of the value it is switched to
+    centred: Tensor  # one-hot values minus their mean within the label, ``(n, values)``
+    inverse: Tensor  # pseudo-inverse of the second moments of ``centred``
 
-    def pushes(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the push of each value on each logit, ``(..., values, classes)``, and the deviation within groups.
+    def effects(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the effect of each value on each centred logit, ``(..., values, classes)``, and the deviation."""
+        products = self.centred.T @ logits
+        effect = self.inverse @ products
+        variance = ((logits**2).sum(dim=-2) - (products * effect).sum(dim=-2)) / logits.shape[-2]
+        return effect, variance.clamp(min=0).sqrt()
 
-        ``logits`` are less their mean within the label, ``(..., n, classes)``.
-        """
-        together = self.apart.T @ logits
-        push = self.inverse @ together
-        left = ((logits**2).sum(dim=-2) - (together * push).sum(dim=-2)) / logits.shape[-2]
-        return push, left.clamp(min=0).sqrt()
-
-    def flips(self, logits: Tensor, push: Tensor) -> Tensor:
+    def flips(self, logits: Tensor, effect: Tensor) -> Tensor:
         """Return which predictions change, ``(..., n)``."""
-        moved = logits + push[..., self.b, :] - push[..., self.a, :]
-        return moved.argmax(dim=-1) != logits.argmax(dim=-1)
+        switched = logits + effect[..., self.b, :] - effect[..., self.a, :]
+        return switched.argmax(dim=-1) != logits.argmax(dim=-1)
 
 
-def audit_attribute_use(subject: Subject) -> Finding:
+def audit_attribute_use(context: AuditContext) -> Finding:
     """Return how many predictions follow the attribute."""
-    known = known_attributes(subject.split)
-    generator = subject.seeds.generator(NAME, "switch")
-    switches = [switch for column in known.columns if (switch := _switch(known, column, generator)) is not None]
+    known = select_known(context.split)
+    generator = context.seeds.generator(NAME, "switch")
+    switches = [switch for column in known.columns if (switch := _make_switch(known, column, generator)) is not None]
     if not switches:
-        why = f"No label has examples with two attribute values, among values of at least {LEAST} examples."
-        return unanswered(NAME, known, why)
-    centred, level = _levels(subject, known)
-    flips, shifts = _chances(known, switches, centred, level, subject)
-    p, which = best_of(flips)
+        why = f"No label has examples with two attribute values that have at least {MIN_EXAMPLES} examples each."
+        return attributes_not_tested(NAME, known, why)
+    logits = context.logits[known.rows].double()
+    logits = logits - logits.mean(dim=1, keepdim=True)
+    means = _label_means(logits, known.y, len(known.groups.labels))[known.y]
+    centred = logits - means
+    flips, shifts = _compute_statistics(known, switches, centred, means, context)
+    p, which = best_p_value(flips)
     switch, observed, chance = switches[which], float(flips[0, which]), float(flips[1:, which].mean())
-    severity = max(0.0, observed - chance)
-    flagged = p <= subject.level and severity >= FLOOR
-    push, left = switch.pushes(centred[switch.keep])
-    value, towards = divmod(int((push / left.clamp(min=TINY)).argmax()), push.shape[1])
+    severity = observed - chance
+    flagged = p <= context.level and severity >= MIN_EFFECT
+    effect, deviation = switch.effects(centred[switch.keep])
+    value, target = divmod(int((effect / deviation.clamp(min=EPSILON)).argmax()), effect.shape[1])
     n, rows = len(switch.a), known.rows[switch.keep]
-    low, high = (float(bound) for bound in wilson(round(observed * n), n))
+    low, high = (float(bound) for bound in wilson_intervals(round(observed * n), n))
     numbers = {
-        "flips": observed,
-        "low": low,
-        "high": high,
-        "flips_by_chance": chance,
-        "examples": float(n),
+        "flips": observed, "low": low, "high": high, "flips_by_chance": chance, "examples": float(n),
         "logit_shift": float(shifts[0, which]),
         "logit_shift_p": p_value(float(shifts[0, which]), shifts[1:, which]),
-        **probe(subject.features[rows], subject.y[rows], switch),
-        **_removed(subject, known, switch),
-    }
-    labels = [*known.groups.labels, *(f"class {k}" for k in range(len(known.groups.labels), push.shape[1]))]
-    return Finding(
+        **fit_probe(context.features[rows], context.y[rows], switch),
+        **_remove_directions(context, known, switch),
+    }  # fmt: skip
+    labels = [*known.groups.labels, *(f"class {k}" for k in range(len(known.groups.labels), effect.shape[1]))]
+    return make_finding(
         NAME,
-        f"Predictions follow the attribute: “{switch.values[value]}” pushes towards “{labels[towards]}”"
-        if flagged
-        else "Predictions hardly follow the attribute",
-        severity,
-        flagged,
-        p,
-        _because(numbers, p, subject.permutations),
-        "Retrain the head on examples balanced over groups (dfr), train with group-dro where training has attributes, "
-        "or suppress the features that carry it (neurontune); masktune where it is a visible region of images."
-        if flagged
-        else "Nothing to do here.",
+        (p, severity, flagged),
+        f"Predictions follow the attribute: “{switch.values[value]}” raises the logit of “{labels[target]}”",
+        "Predictions hardly follow the attribute",
+        _describe(numbers, p, context.permutations),
+        "Retrain the head on examples balanced over groups (dfr), train with group-dro if training has attributes, "
+        "or suppress the features that carry it (neurontune); use masktune if it is a visible region of images.",
         shortcut=switch.column.name or switch.values[value],
         numbers=numbers,
-        rows=_misled(subject, rows, switch, push),
-        items=(_figure(push, switch.values, labels),),
+        rows=_find_errors(context, rows, switch, effect),
+        items=(_plot(effect, switch.values, labels),),
     )
 
 
-def probe(features: Tensor, y: Tensor, switch: Switch) -> dict[str, float]:
-    """Return how well a linear probe tells the value at equal label, and how well guessing does.
+def fit_probe(features: Tensor, y: Tensor, switch: AttributeSwitch) -> dict[str, float]:
+    """Return the leave-one-out accuracy of a linear probe for the value at equal label, and that of guessing.
 
-    Groups weigh alike; predicted from all others, an example has ``(fit - h z) / (1 - h)``, ``h`` its leverage.
+    All groups have the same weight. The leave-one-out prediction is ``(fit - h z) / (1 - h)`` with leverage ``h``.
     """
-    wide = len(switch.values)
-    size = torch.bincount(y * wide + switch.a, minlength=wide * (int(y.max()) + 1)).reshape(-1, wide)
-    values = (size > 0).sum(dim=1).double()  # of each label
+    width = len(switch.values)
+    size = torch.bincount(y * width + switch.a, minlength=width * (int(y.max()) + 1)).reshape(-1, width)
+    n_values = (size > 0).sum(dim=1).double()  # per label
     weight = 1 / size[y, switch.a].double()
 
-    def apart(part: Tensor) -> Tensor:
-        total = torch.zeros(len(values), part.shape[1], dtype=torch.double).index_add(0, y, weight[:, None] * part)
-        return part - (total / values.clamp(min=1)[:, None])[y]
+    def centre(columns: Tensor) -> Tensor:
+        total = torch.zeros(len(n_values), columns.shape[1], dtype=torch.double)
+        total = total.index_add(0, y, weight[:, None] * columns)
+        return columns - (total / n_values.clamp(min=1)[:, None])[y]
 
-    z = torch.nn.functional.one_hot(switch.a, wide).double()
-    x = apart(features.double())
-    x = x / x.std(dim=0).clamp(min=TINY)
+    z = torch.nn.functional.one_hot(switch.a, width).double()
+    x = centre(features.double())
+    x = x / x.std(dim=0).clamp(min=EPSILON)
     gram = (x.T * weight) @ x
     gram.diagonal().add_(RIDGE * float(weight.sum()))
     solved = torch.linalg.solve(gram, x.T * weight)
-    h = (weight / values[y] + (x * solved.T).sum(dim=1)).clamp(max=1 - 1e-6)[:, None]
-    fit = (z - apart(z) + x @ (solved @ z) - h * z) / (1 - h)
-    asked = weight * (values[y] > 1)  # a label with one value asks nothing
-    hit = (fit.argmax(dim=1) == switch.a).double()
+    h = (weight / n_values[y] + (x * solved.T).sum(dim=1)).clamp(max=1 - 1e-6)[:, None]
+    fit = (z - centre(z) + x @ (solved @ z) - h * z) / (1 - h)
+    tested = weight * (n_values[y] > 1)  # a label with one value tests nothing
+    correct = (fit.argmax(dim=1) == switch.a).double()
     return {
-        "probe": float((asked * hit).sum() / asked.sum()),
-        "probe_by_chance": float((asked / values[y]).sum() / asked.sum()),
+        "probe": float((tested * correct).sum() / tested.sum()),
+        "probe_by_chance": float((tested / n_values[y]).sum() / tested.sum()),
     }
 
 
-def _switch(known: Known, column: Column, generator: torch.Generator) -> Switch | None:
-    """Return what can be asked of an attribute; None where no label has two values."""
+def _make_switch(known: KnownAttributes, column: AttributeColumn, generator: torch.Generator) -> AttributeSwitch | None:
+    """Return the testable examples of an attribute with their other value; None if no label has two values."""
     counts = torch.bincount(column.a, minlength=len(column.values))
-    frequent = counts >= LEAST
-    keep = frequent[column.a].nonzero().flatten()
-    n_values = int(frequent.sum())
+    is_frequent = counts >= MIN_EXAMPLES
+    keep = is_frequent[column.a].nonzero().flatten()
+    n_values = int(is_frequent.sum())
     if n_values < 2:
         return None
-    a, y = (frequent.cumsum(0) - 1)[column.a[keep]], known.y[keep]
-    ones = torch.nn.functional.one_hot(a, n_values).double()
-    apart = ones - _means(ones, y, len(known.groups.labels))[y]
-    moments = apart.T @ apart
+    a, y = (is_frequent.cumsum(0) - 1)[column.a[keep]], known.y[keep]
+    one_hot = torch.nn.functional.one_hot(a, n_values).double()
+    centred = one_hot - _label_means(one_hot, y, len(known.groups.labels))[y]
+    moments = centred.T @ centred
     if float(moments.diagonal().max()) < 1e-9:
         return None
-    values = tuple(name for name, is_frequent in zip(column.values, frequent.tolist(), strict=True) if is_frequent)
+    values = tuple(name for name, frequent in zip(column.values, is_frequent.tolist(), strict=True) if frequent)
     b = (a + torch.randint(1, n_values, (len(a),), generator=generator)) % n_values
-    return Switch(column, keep, values, a, b, apart, torch.linalg.pinv(moments, rtol=1e-9, hermitian=True))
+    return AttributeSwitch(column, keep, values, a, b, centred, torch.linalg.pinv(moments, rtol=1e-9, hermitian=True))
 
 
-def _means(values: Tensor, y: Tensor, n_labels: int) -> Tensor:
-    """Return the mean of each label; 0 of a label that does not occur."""
+def _label_means(values: Tensor, y: Tensor, n_labels: int) -> Tensor:
+    """Return the mean of each label; 0 for a label without examples."""
     total = torch.zeros(n_labels, values.shape[1], dtype=values.dtype).index_add(0, y, values)
     return total / torch.bincount(y, minlength=n_labels).clamp(min=1)[:, None]
 
 
-def _levels(subject: Subject, known: Known) -> tuple[Tensor, Tensor]:
-    """Return the logits less their mean within the label, and that mean."""
-    logits = subject.logits[known.rows].double()
-    logits = logits - logits.mean(dim=1, keepdim=True)
-    level = _means(logits, known.y, len(known.groups.labels))[known.y]
-    return logits - level, level
-
-
-def _chances(
-    known: Known, switches: list[Switch], centred: Tensor, level: Tensor, subject: Subject
+def _compute_statistics(
+    known: KnownAttributes, switches: list[AttributeSwitch], centred: Tensor, means: Tensor, context: AuditContext
 ) -> tuple[Tensor, Tensor]:
-    """Return flips and shifts of the truth and of every permutation, of every attribute."""
-    generator = subject.seeds.generator(NAME, "permutations")
-    mixed = shuffled(known.y, subject.permutations, generator, width=2 * centred.shape[1])
-    found = []
-    for rows in chain([torch.arange(len(known.y))[None]], mixed):
-        of_all = []
+    """Return flips and shifts of the data and of every permutation, ``(1 + permutations, attributes)``."""
+    generator = context.seeds.generator(NAME, "permutations")
+    permutations = iter_permutations(known.y, context.permutations, generator, width=2 * centred.shape[1])
+    chunks = []
+    for rows in chain([torch.arange(len(known.y))[None]], permutations):
+        statistics = []
         for switch in switches:
             logits = centred[rows[:, switch.keep]]
-            push, left = switch.pushes(logits)
-            shift = ((push.amax(dim=1) - push.amin(dim=1)) / left.clamp(min=TINY)).amax(dim=1)
-            changed = switch.flips(logits.add_(level[switch.keep]), push).double().mean(dim=1)
-            of_all.append(torch.stack([changed, shift]))
-        found.append(torch.stack(of_all, dim=2))
-    both = torch.cat(found, dim=1)
-    return both[0], both[1]
+            effect, deviation = switch.effects(logits)
+            shift = ((effect.amax(dim=1) - effect.amin(dim=1)) / deviation.clamp(min=EPSILON)).amax(dim=1)
+            changed = switch.flips(logits.add_(means[switch.keep]), effect).double().mean(dim=1)
+            statistics.append(torch.stack([changed, shift]))
+        chunks.append(torch.stack(statistics, dim=2))
+    flips, shifts = torch.cat(chunks, dim=1)
+    return flips, shifts
 
 
-def _removed(subject: Subject, known: Known, switch: Switch) -> dict[str, float]:
-    """Return what becomes of predictions without the directions of the attribute, and without random ones."""
-    features = subject.features[known.rows[switch.keep]].double()
-    centre = features - features.mean(dim=0)
-    _, size, axes = torch.linalg.svd(switch.apart.T @ centre, full_matrices=False)
-    axes = axes[size > 1e-8 * size[0].clamp(min=TINY)]  # (k, d)
+def _remove_directions(context: AuditContext, known: KnownAttributes, switch: AttributeSwitch) -> dict[str, float]:
+    """Return how predictions change without the directions of the attribute, and without random directions."""
+    features = context.features[known.rows[switch.keep]].double()
+    centred = features - features.mean(dim=0)
+    _, size, axes = torch.linalg.svd(switch.centred.T @ centred, full_matrices=False)
+    axes = axes[size > 1e-8 * size[0].clamp(min=EPSILON)]  # (k, d)
 
-    def predicted(directions: Tensor, scale: Tensor) -> Tensor:
-        left = features - (centre @ directions.T * scale) @ directions
-        return logits_of_features(subject.model, left.float()).argmax(dim=1)
+    def predict_without(directions: Tensor, scale: Tensor) -> Tensor:
+        remaining = features - (centred @ directions.T * scale) @ directions
+        return compute_logits(context.model, remaining.float()).argmax(dim=1)
 
-    before, after = (predicted(axes, torch.full((len(axes),), share, dtype=torch.double)) for share in (0, 1))
-    generator, flips, spread = subject.seeds.generator(NAME, "directions"), 0.0, (centre @ axes.T).norm(dim=0)
-    for _ in range(RANDOM):
+    before, after = (predict_without(axes, torch.full((len(axes),), s, dtype=torch.double)) for s in (0, 1))
+    generator, flips, spread = context.seeds.generator(NAME, "directions"), 0.0, (centred @ axes.T).norm(dim=0)
+    for _ in range(N_RANDOM):
         random = torch.linalg.qr(torch.randn(axes.T.shape, generator=generator, dtype=torch.double)).Q.T
-        other = (centre @ random.T).norm(dim=0)
-        scale = torch.where(other > TINY, spread / other.clamp(min=TINY), 0.0)  # as much variance as the attribute's
-        flips += float((predicted(random, scale) != before).double().mean()) / RANDOM
+        other = (centred @ random.T).norm(dim=0)
+        scale = torch.where(other > EPSILON, spread / other.clamp(min=EPSILON), 0.0)  # the attribute's variance
+        flips += float((predict_without(random, scale) != before).double().mean()) / N_RANDOM
     y, a = known.y[switch.keep], known.a[switch.keep]
-    was, now = (group_table(part, y, a, known.groups) for part in (before, after))
+    old, new = (group_table(predicted, y, a, known.groups) for predicted in (before, after))
     return {
         "directions": float(len(axes)),
         "removal_flips": float((after != before).double().mean()),
         "removal_flips_random": flips,
-        "removal_average": now.average - was.average,
-        "removal_worst_group": now.worst[0] - was.worst[0],
+        "removal_average": new.average - old.average,
+        "removal_worst_group": new.worst[0] - old.worst[0],
     }
 
 
-def _because(numbers: dict[str, float], p: float, permutations: int) -> str:
+def _describe(numbers: dict[str, float], p: float, permutations: int) -> str:
     percent = {name: f"{100 * value:.1f}" for name, value in numbers.items()}
     return (
-        f"{percent['flips']} % of {numbers['examples']:,.0f} predictions change when the attribute is switched (95 % "
+        f"{percent['flips']} % of {numbers['examples']:,.0f} predictions change if the attribute is switched (95 % "
         f"interval {percent['low']} to {percent['high']} %; by chance {percent['flips_by_chance']} %); p = {p:.3g} by "
-        f"{permutations} permutations; flagged from {100 * FLOOR:g} points beyond chance. At equal label the attribute "
-        f"shifts a logit by up to {numbers['logit_shift']:.1f} deviations; a linear probe reads it from the features "
-        f"in {percent['probe']} % of cases, guessing in {percent['probe_by_chance']} %. Without its "
-        f"{numbers['directions']:.0f} direction(s) {percent['removal_flips']} % of predictions change "
+        f"{permutations} permutations; flagged from {100 * MIN_EFFECT:g} points above chance. At equal label the "
+        f"attribute shifts a logit by up to {numbers['logit_shift']:.1f} standard deviations. A linear probe predicts "
+        f"it from the features with {percent['probe']} % accuracy, guessing with {percent['probe_by_chance']} %. "
+        f"Without its {numbers['directions']:.0f} direction(s) {percent['removal_flips']} % of predictions change "
         f"({percent['removal_flips_random']} % without random ones), the accuracy by "
         f"{100 * numbers['removal_average']:+.1f} points, that of the worst group by "
         f"{100 * numbers['removal_worst_group']:+.1f}."
     )
 
 
-def _misled(subject: Subject, rows: Tensor, switch: Switch, push: Tensor) -> tuple[int, ...]:
-    """Return the mistakes that the attribute pushes to, the hardest pushed first."""
-    mine = push[switch.a]
-    pushed = mine.gather(1, subject.predicted[rows, None]) - mine.gather(1, subject.y[rows, None])
-    score, among = torch.zeros(len(subject), dtype=torch.double), torch.zeros(len(subject), dtype=torch.bool)
-    score[rows], among[rows] = pushed[:, 0], pushed[:, 0] > 0
-    return rows_first(score, among)  # what is pushed past its label is wrong
+def _find_errors(context: AuditContext, rows: Tensor, switch: AttributeSwitch, effect: Tensor) -> tuple[int, ...]:
+    """Return the errors that the attribute supports, the most supported first."""
+    effects = effect[switch.a]
+    support = effects.gather(1, context.predicted[rows, None]) - effects.gather(1, context.y[rows, None])
+    top = top_rows(support[:, 0], support[:, 0] > 0)  # support is 0 if the prediction is correct
+    return tuple(rows[list(top)].tolist())
 
 
-def _figure(push: Tensor, values: tuple[str, ...], labels: list[str]) -> Figure:
-    """Draw the push of each value on each logit, where there are many of the strongest."""
-    shown, classes = (
-        push.abs().amax(dim=dim).argsort(descending=True, stable=True)[:SHOWN].sort().values.tolist() for dim in (1, 0)
+def _plot(effect: Tensor, values: tuple[str, ...], labels: list[str]) -> Figure:
+    rows, classes = (
+        effect.abs().amax(dim=dim).argsort(descending=True, stable=True)[:MAX_BARS].sort().values.tolist()
+        for dim in (1, 0)
     )
-    names = [labels[k] for k in classes]
-    traces = [
-        {"type": "bar", "x": names, "y": push[a, classes].tolist(), "name": values[a]}
-        | {"marker": {"color": f"@arm{i % 8}"}, "hovertemplate": "%{x}: %{y:.2f}"}
-        for i, a in enumerate(shown)
-    ]
-    layout = {"barmode": "group", "xaxis": {"title": {"text": "logit of"}, "type": "category"}}
-    top = [(values[a], labels[int(push[a].argmax())], float(push[a].max())) for a in shown]
-    told = "; ".join(f"{value} pushes most towards {label}, by {size:.2f}" for value, label, size in top)
-    caption = "How much higher a logit is with each attribute value than on average, at equal label."
-    return Figure("What each value does to the logits", caption, {"data": traces, "layout": layout}, f"{told}.")
+    caption = "How much higher each logit is with each attribute value than on average, at equal label."
+    text, names = ("Effect of each value on the logits", caption), [labels[k] for k in classes]
+    series = [Series(values[a], effect[a, classes].tolist(), f"@series{i % 8}") for i, a in enumerate(rows)]
+    return bars(text, names, series, values=Axis("effect"), category_title="logit of")

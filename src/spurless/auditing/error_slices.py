@@ -1,30 +1,22 @@
-r"""Error slices: are mistakes where the features say, rather than where the model is unsure?
+r"""Error slices: do features predict errors better than the model's confidence does?
 
-With the excess :math:`r` of mistakes over what the model's own certainty explains, and the excess :math:`q` that each
-example's features foresee from all other examples (both in :mod:`spurless.auditing.excess`), the statistic is
+With the residual :math:`r` of errors after accounting for the model's confidence, and its leave-one-out prediction
+:math:`q` from the features (both in :mod:`spurless.auditing._residuals`), the statistic is
 
 .. math:: T = \frac{\sum_i q_i r_i}{\lVert q \rVert \lVert r \rVert} .
 
-The null hypothesis is that the label depends on the example only through what the model says of it: labels are
-permuted among equally sure predictions, and everything is fitted again. The severity is :math:`T`, at least 0: it is
-1 where features foresee every mistake among equally sure predictions, and its square is the share of the excess that
-they explain.
+Null hypothesis: the label depends on the example only through the model's output; labels are permuted among equally
+confident predictions, and everything is fitted again. Severity: :math:`T`, at least 0. There is a minimum effect
+because no model is perfectly calibrated, which is significant in thousands of examples.
 
-Then the slices are described: of the fifth of all examples where most excess is foreseen, those of each predicted
-label are clustered (k-means), and the slice whose error is surely highest (the lower end of its Wilson interval) is
-reported. An example is put into a slice by the labels of others alone, so its own mistake did not choose it; but the
-worst of several slices was chosen, so its error is a little too high.
+Slices: of the fifth of the examples with the highest predicted residual, those of each predicted label are clustered
+(k-means). The finding reports the slice whose error rate has the highest lower end of its Wilson interval; as the worst
+of several, its error rate is slightly overestimated.
 
-The floor: nets without a shortcut know their own doubt imperfectly, and with thousands of examples that alone is more
-than chance. Where many classes share few examples, and few of those break the shortcut, it hides some that lean on one.
+Limits: a head that was stopped early, or held-out examples that differ from training, also cause errors that features
+predict. It detects nothing if the model uses only the shortcut: then features do not show which examples conflict.
 
-It cannot tell what it is that mistakes share, and not whether it is a shortcut: a head that was stopped long before it
-was trained, or held-out examples that are unlike those of training, leave mistakes that features foresee too. Of a
-model that is no better than guessing it is therefore not asked (:mod:`spurless.auditing.guessing`). It sees nothing
-where the model knows nothing but the shortcut: then features do not tell who breaks it, and the accuracy alone says so.
-It needs 15 mistakes.
-
-Slice discovery by features and mistakes: Eyuboglu et al., "Domino", ICLR 2022, arXiv:2203.14960; Sohoni et al., "No
+Slice discovery by features and errors: Eyuboglu et al., "Domino", ICLR 2022, arXiv:2203.14960; Sohoni et al., "No
 Subclass Left Behind", NeurIPS 2020, arXiv:2011.12945. The leave-one-out form of ridge is Allen's PRESS, 1974; the
 permutation of residuals is that of Freedman and Lane, 1983.
 """
@@ -36,221 +28,187 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spurless.auditing.chance import p_value
-from spurless.auditing.excess import (
-    Foresight,
-    Said,
-    bootstrap,
-    chunks,
-    correlation,
-    label_name,
-    orders,
-    principal,
-    said,
-    unanswerable,
+from spurless.auditing._context import MORE_ERRORS, AuditContext, label_name, make_finding, not_tested, top_rows
+from spurless.auditing._figures import Axis, Series, bars
+from spurless.auditing._permutation import p_value
+from spurless.auditing._residuals import (
+    PredictionStrata,
+    ResidualPredictor,
+    bootstrap_correlation,
+    correlate_columns,
+    make_orders,
+    principal_components,
+    split_into_chunks,
+    stratify_predictions,
+    why_not_testable,
 )
-from spurless.auditing.subject import Subject, rows_first
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
-from spurless.core.progress import teller
-from spurless.metrics.intervals import wilson
+from spurless.core.progress import progress_reporter
+from spurless.metrics.intervals import wilson_intervals
 
 NAME = "error-slices"
-QUESTION = "Do mistakes share something that the model sees, or are they just where it is unsure?"
-FLOOR = 0.25
-"""Correlation that the data must vouch for: the lower end of its interval."""
-FORESEEN = 0.8
-"""Quantile of the foreseen excess from which on an example may be in a slice."""
-LEAST = 8
-"""Examples of a slice."""
-MOST = 3
-"""Slices of a predicted label."""
-PARTS = 10
-"""Of the figure."""
+QUESTION = "Do errors share features, or are they only where the model is not confident?"
+MIN_EFFECT = 0.25  # smallest lower end of the correlation's interval that is flagged
+MIN_QUANTILE = 0.8  # quantile of the predicted residual from which an example can be in a slice
+MIN_EXAMPLES = 8  # examples of a slice
+MAX_SLICES = 3  # slices per predicted label
+MAX_BARS = 10
+EXPECTED = "incorrect among equally confident predictions"
 
 
 @dataclass(frozen=True, eq=False)
-class Slice:
-    """Examples that lie together, of which the model says the same and is wrong more often than it is unsure."""
+class ErrorSlice:
+    """Similar examples with the same prediction and a higher error rate than equally confident predictions."""
 
     rows: Tensor
-    said: int
-    wrong: int
-    expected: float
-    """the share that equally sure predictions have wrong"""
+    predicted: int
+    n_errors: int
+    expected: float  # error rate of equally confident predictions
 
     @property
     def error(self) -> float:
-        """The share that is wrong."""
-        return self.wrong / len(self.rows)
+        """Error rate."""
+        return self.n_errors / len(self.rows)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the error."""
-        low, high = wilson(self.wrong, len(self.rows))
+        """Wilson's 95 % interval of the error rate."""
+        low, high = wilson_intervals(self.n_errors, len(self.rows))
         return float(low), float(high)
 
     @property
     def numbers(self) -> dict[str, float]:
-        """For machines."""
+        """Numbers of the finding."""
         low, high = self.interval
-        found = {"slice_size": float(len(self.rows)), "slice_error": self.error, "slice_expected": self.expected}
-        return {**found, "slice_low": low, "slice_high": high}
+        numbers = {"slice_size": float(len(self.rows)), "slice_error": self.error, "slice_expected": self.expected}
+        return {**numbers, "slice_low": low, "slice_high": high}
 
 
-def audit_error_slices(subject: Subject) -> Finding:
-    """Return whether features foresee mistakes beyond what the model's doubt explains, and the worst slice."""
-    why = unanswerable(subject)
+def audit_error_slices(context: AuditContext) -> Finding:
+    """Return how well features predict errors beyond the model's confidence, and the worst slice."""
+    why = why_not_testable(context)
     if why is not None:
-        return Finding(NAME, "This could not be asked of these examples", 0.0, False, None, why, _MORE)
-    what, x = said(subject), principal(subject.features)
-    foresight = Foresight(x, what)
-    observed, chance = _statistics(subject, what, foresight)
-    p, severity = p_value(observed, chance), max(0.0, observed)
-    excess = what.excess(subject.wrong[:, None])
-    foreseen = foresight.of(excess)[:, 0]
-    low, high = bootstrap(foreseen, excess[:, 0], subject.seeds.generator(NAME, "bootstrap"))
-    expected = subject.wrong.double() - excess[:, 0]
-    flagged = p <= subject.level and low >= FLOOR
-    slices = _slices(subject, x, foreseen, expected) if flagged else []
-    return Finding(
+        return not_tested(NAME, why, MORE_ERRORS)
+    strata, x = stratify_predictions(context), principal_components(context.features)
+    predictor = ResidualPredictor(x, strata)
+    observed, null = _compute_statistics(context, strata, predictor)
+    p = p_value(observed, null)
+    residuals = strata.residuals(context.incorrect[:, None])
+    predicted = predictor.predict(residuals)[:, 0]
+    low, high = bootstrap_correlation(predicted, residuals[:, 0], context.seeds.generator(NAME, "bootstrap"))
+    expected = context.incorrect.double() - residuals[:, 0]
+    flagged = p <= context.level and low >= MIN_EFFECT
+    slices = _find_slices(context, x, predicted, expected) if flagged else []
+    numbers = {
+        "correlation": observed, "low": low, "high": high, "chance": float(null.median()),
+        "error": float(context.incorrect.double().mean()),
+        "doubt": float(1 - context.probabilities.amax(dim=1).mean()),
+    }  # fmt: skip
+    error, doubt = (100 * numbers[name] for name in ("error", "doubt"))
+    probabilities = f"The model's probabilities imply an error rate of {doubt:.0f} %; the true one is {error:.0f} %."
+    named = _quote(context, slices[0].predicted) if flagged else ""
+    return make_finding(
         NAME,
-        f"Mistakes share something that the model sees: it says {_name(subject, slices[0].said)} and is wrong"
-        if flagged
-        else "Features foresee hardly more mistakes than the model's own doubt does",
-        severity,
-        flagged,
-        p,
-        f"Among equally sure predictions, features foresee mistakes with a correlation of {observed:.2f} (95 % "
-        f"interval {low:.2f} to {high:.2f}; p = {p:.3g} by {subject.permutations} permutations; flagged where "
-        f"the lower end is {FLOOR:g} or more). " + (_described(subject, slices[0]) if flagged else _doubt(subject)),
-        "Look at these examples for what they share; then neurontune needs no attributes, masktune hides what an image "
-        "shows too plainly, and group-dro or dfr help once what they share is labelled."
-        if flagged
-        else "Nothing to do here.",
-        numbers={
-            "correlation": observed,
-            "low": low,
-            "high": high,
-            "chance": float(chance.median()),
-            "error": float(subject.wrong.double().mean()),
-            "doubt": float(1 - subject.probabilities.amax(dim=1).mean()),
-            **(slices[0].numbers if flagged else {}),
-        },
-        rows=_rows(subject, slices[0], foreseen) if flagged else (),
-        items=(_tenths(subject, foreseen, expected), *([_bars(subject, slices)] if flagged else [])),
+        (p, observed, flagged),
+        f"Errors share features that the model uses: it predicts {named} incorrectly",
+        "Features predict errors hardly better than the model's confidence",
+        f"Among equally confident predictions, features predict errors with a correlation of {observed:.2f} (95 % "
+        f"interval {low:.2f} to {high:.2f}; p = {p:.3g} by {context.permutations} permutations; flagged if the lower "
+        f"end is {MIN_EFFECT:g} or more). " + (_describe_slice(context, slices[0]) if flagged else probabilities),
+        "Look at these examples for what they have in common. neurontune needs no attributes, masktune hides the "
+        "image region that dominates the prediction, and group-dro or dfr help once the common property is labelled.",
+        numbers=numbers | (slices[0].numbers if flagged else {}),
+        rows=_find_errors(context, slices[0], predicted) if flagged else (),
+        items=(_plot_deciles(context, predicted, expected), *([_plot_slices(context, slices)] if flagged else [])),
     )
 
 
-_MORE = "Pass more held-out examples, among them those that the model gets wrong."
-
-
-def _statistics(subject: Subject, what: Said, foresight: Foresight) -> tuple[float, Tensor]:
-    """Return the statistic of the truth, and of every permutation."""
-    order = orders(what.within, subject.permutations, subject.seeds.generator(NAME, "permutations"))
-    found, done = [], teller("foresight", len(order))
-    for part in chunks(len(order), len(subject)):
-        done(part.start)
-        excess = what.excess((what.label != subject.y[order[part]]).T)
-        found.append(correlation(foresight.of(excess), excess))
-    values = torch.cat(found)
+def _compute_statistics(
+    context: AuditContext, strata: PredictionStrata, predictor: ResidualPredictor
+) -> tuple[float, Tensor]:
+    order = make_orders(strata.stratum, context.permutations, context.seeds.generator(NAME, "permutations"))
+    statistics, report = [], progress_reporter("residuals", len(order))
+    for part in split_into_chunks(len(order), len(context)):
+        report(part.start)
+        residuals = strata.residuals((strata.predicted != context.y[order[part]]).T)
+        statistics.append(correlate_columns(predictor.predict(residuals), residuals))
+    values = torch.cat(statistics)
     return float(values[0]), values[1:]
 
 
-def _slices(subject: Subject, x: Tensor, foreseen: Tensor, expected: Tensor) -> list[Slice]:
-    """Return the slices, the one that is surely worst first; there is always one."""
-    among = (foreseen >= foreseen.quantile(FORESEEN)) & (foreseen > 0)
-    found: list[Slice] = []
-    for label in range(subject.logits.shape[1]):
-        rows = (among & (subject.predicted == label)).nonzero().flatten()
-        found += [_slice(subject, part, label, expected) for part in _clusters(subject, x, rows, label)]
-    if not found:  # nobody is foreseen in number: then those of the most frequent prediction
-        label = int(torch.bincount(subject.predicted).argmax())
-        rows = torch.tensor(rows_first(foreseen, subject.predicted == label, LEAST))
-        found = [_slice(subject, rows, label, expected)]
-    return sorted(found, key=lambda s: (-s.interval[0], s.said))
+def _find_slices(context: AuditContext, x: Tensor, predicted: Tensor, expected: Tensor) -> list[ErrorSlice]:
+    """Return at least one slice, the one with the highest lower end of its error rate first."""
+    candidates = (predicted >= predicted.quantile(MIN_QUANTILE)) & (predicted > 0)
+    slices: list[ErrorSlice] = []
+    for label in range(context.logits.shape[1]):
+        rows = (candidates & (context.predicted == label)).nonzero().flatten()
+        slices += [_make_slice(context, part, label, expected) for part in _cluster(context, x, rows, label)]
+    if not slices:  # no label has enough candidates: use the most frequent prediction
+        label = int(torch.bincount(context.predicted).argmax())
+        rows = torch.tensor(top_rows(predicted, context.predicted == label, MIN_EXAMPLES))
+        slices = [_make_slice(context, rows, label, expected)]
+    return sorted(slices, key=lambda s: (-s.interval[0], s.predicted))
 
 
-def _clusters(subject: Subject, x: Tensor, rows: Tensor, label: int) -> list[Tensor]:
+def _cluster(context: AuditContext, x: Tensor, rows: Tensor, label: int) -> list[Tensor]:
     from sklearn.cluster import KMeans
 
-    count = min(MOST, len(rows) // LEAST)
+    count = min(MAX_SLICES, len(rows) // MIN_EXAMPLES)
     if count < 2:
-        return [rows] if len(rows) >= LEAST else []
-    seed = subject.seeds.number(NAME, "clusters", label) % 2**32
-    of = torch.as_tensor(KMeans(count, n_init=4, random_state=seed).fit_predict(x[rows].numpy()))
-    parts = [rows[of == cluster] for cluster in range(count)]
-    return [part for part in parts if len(part) >= LEAST] or [rows]
+        return [rows] if len(rows) >= MIN_EXAMPLES else []
+    seed = context.seeds.number(NAME, "clusters", label) % 2**32
+    cluster = torch.as_tensor(KMeans(count, n_init=4, random_state=seed).fit_predict(x[rows].numpy()))
+    parts = [rows[cluster == number] for number in range(count)]
+    return [part for part in parts if len(part) >= MIN_EXAMPLES] or [rows]
 
 
-def _slice(subject: Subject, rows: Tensor, label: int, expected: Tensor) -> Slice:
-    return Slice(rows, label, int(subject.wrong[rows].sum()), float(expected[rows].mean().clamp(0, 1)))
+def _make_slice(context: AuditContext, rows: Tensor, label: int, expected: Tensor) -> ErrorSlice:
+    return ErrorSlice(rows, label, int(context.incorrect[rows].sum()), float(expected[rows].mean().clamp(0, 1)))
 
 
-def _name(subject: Subject, label: int) -> str:
-    return f"“{label_name(subject, label)}”"
+def _quote(context: AuditContext, label: int) -> str:
+    return f"“{label_name(context, label)}”"
 
 
-def _described(subject: Subject, worst: Slice) -> str:
+def _describe_slice(context: AuditContext, worst: ErrorSlice) -> str:
     low, high = worst.interval
-    counts = torch.bincount(subject.y[worst.rows], minlength=subject.logits.shape[1])
-    truly = [int(y) for y in counts.argsort(descending=True, stable=True)[:3] if counts[y]]
-    labels = ", ".join(f"{int(counts[y])} {_name(subject, y)}" for y in truly)
+    counts = torch.bincount(context.y[worst.rows], minlength=context.logits.shape[1])
+    top = [int(y) for y in counts.argsort(descending=True, stable=True)[:3] if counts[y]]
+    labels = ", ".join(f"{int(counts[y])} {_quote(context, y)}" for y in top)
     return (
-        f"The worst slice has {len(worst.rows)} examples of which the model says {_name(subject, worst.said)}: "
-        f"{100 * worst.error:.0f} % are wrong ({100 * low:.0f} to {100 * high:.0f} %), where equally sure predictions "
-        f"are in {100 * worst.expected:.0f} %; they truly are {labels}."
+        f"The worst slice has {len(worst.rows)} examples that are predicted as {_quote(context, worst.predicted)}: "
+        f"{100 * worst.error:.0f} % are incorrect ({100 * low:.0f} to {100 * high:.0f} %), compared with "
+        f"{100 * worst.expected:.0f} % of equally confident predictions; their labels are {labels}."
     )
 
 
-def _doubt(subject: Subject) -> str:
-    wrong, doubt = subject.wrong.double().mean(), 1 - subject.probabilities.amax(dim=1).mean()
-    return (
-        f"By its own probabilities the model would be wrong in {100 * doubt:.0f} %, and it is in {100 * wrong:.0f} %."
-    )
-
-
-def _rows(subject: Subject, worst: Slice, foreseen: Tensor) -> tuple[int, ...]:
-    """Return mistakes: those of the worst slice, then others that were foreseen; the most foreseen first."""
-    inside = torch.zeros(len(subject), dtype=torch.bool)
+def _find_errors(context: AuditContext, worst: ErrorSlice, predicted: Tensor) -> tuple[int, ...]:
+    """Return errors: those of the worst slice first, then others by their predicted residual."""
+    inside = torch.zeros(len(context), dtype=torch.bool)
     inside[worst.rows] = True
-    return rows_first(foreseen + 10 * (inside & subject.wrong) * foreseen.abs().max(), subject.wrong & (foreseen > 0))
+    score = predicted + 10 * (inside & context.incorrect) * predicted.abs().max()
+    return top_rows(score, context.incorrect & (predicted > 0))
 
 
-def _tenths(subject: Subject, foreseen: Tensor, expected: Tensor) -> Figure:
-    """Draw the error over tenths of the foreseen excess, beside what equally sure predictions have."""
-    parts = [part for part in foreseen.argsort(stable=True).chunk(PARTS) if len(part)]
-    error = [100 * float(subject.wrong[part].double().mean()) for part in parts]
+def _plot_deciles(context: AuditContext, predicted: Tensor, expected: Tensor) -> Figure:
+    """Draw the error rate by deciles of the predicted residual, and that of equally confident predictions."""
+    parts = [part for part in predicted.argsort(stable=True).chunk(MAX_BARS) if len(part)]
+    error = [100 * float(context.incorrect[part].double().mean()) for part in parts]
     usual = [100 * float(expected[part].mean()) for part in parts]
-    names = list(range(1, len(parts) + 1))
-    traces = [
-        {"type": "bar", "x": names, "y": error, "name": "wrong", "marker": {"color": "@bad"}},
-        {"x": names, "y": usual, "name": "wrong among equally sure ones", "mode": "lines+markers"}
-        | {"line": {"color": "@ink"}},
-    ]
-    layout = {
-        "xaxis": {"title": {"text": "tenth of the examples, by foreseen excess"}, "dtick": 1},
-        "yaxis": {"title": {"text": "% wrong"}, "rangemode": "tozero"},
-    }
-    alt = f"Of the last tenth {error[-1]:.0f} % are wrong, of equally sure ones {usual[-1]:.0f} %; of the first tenth "
-    alt += f"{error[0]:.0f} % and {usual[0]:.0f} %."
-    caption = "A model that errs only where it is unsure has bars that follow the line."
-    return Figure("Mistakes that features foresee", caption, {"data": traces, "layout": layout}, alt)
+    caption = "If the model makes errors only where it is not confident, the bars follow the line."
+    text, names = ("Errors that features predict", caption), [str(number) for number in range(1, len(parts) + 1)]
+    series = [Series("incorrect", error, "@bad"), Series(EXPECTED, usual, "@ink", kind="lines+markers")]
+    category_title = "decile of the examples, by predicted residual"
+    return bars(text, names, series, values=Axis("% incorrect", "tozero"), category_title=category_title)
 
 
-def _bars(subject: Subject, slices: list[Slice]) -> Figure:
-    """Draw the error of every slice with its interval, the worst first."""
-    shown = slices[:PARTS]
-    names = [f"{i}: says {label_name(subject, s.said)}" for i, s in enumerate(shown, 1)]
-    error = [100 * s.error for s in shown]
-    up, down = ([100 * abs(s.interval[side] - s.error) for s in shown] for side in (1, 0))
-    traces = [
-        {"type": "bar", "orientation": "h", "y": names, "x": error, "name": "wrong", "marker": {"color": "@bad"}}
-        | {"error_x": {"type": "data", "array": up, "arrayminus": down}},
-        {"y": names, "x": [100 * s.expected for s in shown], "name": "wrong among equally sure ones"}
-        | {"mode": "markers", "marker": {"color": "@ink", "size": 9}},
-    ]
-    layout = {"xaxis": {"title": {"text": "% wrong"}, "range": [0, 100]}, "yaxis": {"autorange": "reversed"}}
-    told = "; ".join(f"{name}, {e:.0f} % of {len(s.rows)}" for name, e, s in zip(names, error, shown, strict=True))
-    caption = "Slices of examples that lie together and of which the model says the same, with 95 % intervals."
-    return Figure("Slices", caption, {"data": traces, "layout": layout}, f"Bars. {told}.", 120 + 26 * len(shown))
+def _plot_slices(context: AuditContext, slices: list[ErrorSlice]) -> Figure:
+    """Draw the error rate of every slice with its interval, the worst first."""
+    top = slices[:MAX_BARS]
+    names = [f"{i}: predicted {label_name(context, s.predicted)}" for i, s in enumerate(top, 1)]
+    error, low, high = ([100 * v for v in part] for part in zip(*((s.error, *s.interval) for s in top), strict=True))
+    caption = "Slices of similar examples with the same prediction, with 95 % intervals."
+    expected = [100 * s.expected for s in top]
+    series = [Series("incorrect", error, "@bad", low, high), Series(EXPECTED, expected, "@ink", kind="markers")]
+    return bars(("Slices", caption), names, series, values=Axis("% incorrect", (0, 100)), horizontal=True)

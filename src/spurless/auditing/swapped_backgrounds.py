@@ -1,29 +1,20 @@
-r"""Swapped backgrounds: does the model say what the object is, or what it stands in front of?
+r"""Swapped backgrounds: does the model predict the object, or its background?
 
-The question: put on the background of another image, does an object get the label that the model gives to that image?
-Where masks of the foreground are given, the foregrounds :math:`i` are put on the backgrounds of images :math:`j` that
-are drawn at random, each used as often as any other. A background is the image without its foreground, filled up
-smoothly from around it. With what the model says of the images, :math:`\hat y`, of the swapped ones, :math:`o_{ij}`,
-and :math:`K` labels, the statistic is
+Foregrounds :math:`i` are put on the backgrounds of randomly chosen images :math:`j`, each used equally often. A
+background is the image without its foreground, filled smoothly from its surroundings. With the predictions :math:`\hat
+y` of the original images, :math:`o_{ij}` of the swapped ones, and :math:`K` labels, the statistic is
 
 .. math:: T = P(o_{ij} = \hat y_j \mid \hat y_j \ne \hat y_i)
     - \frac{1}{K - 1} P(o_{ij} \ne \hat y_i \mid \hat y_j = \hat y_i),
 
-how much more often the model says of a foreground what it said of the image behind it than it would elsewhere.
-Predictions rather than labels are followed, because backgrounds may go with labels in training and not here.
+how much more often a foreground gets the prediction of its background image than it would by chance. Null hypothesis:
+the prediction of a swapped image is independent of that of its background image; the latter are permuted. Severity:
+:math:`T`, at least 0: the fraction of predictions that the background decides.
 
-Null hypothesis: what the model says of a swapped image has nothing to do with what it said of the one behind it. The
-predictions of the images behind are permuted; those of the foregrounds stay.
-
-Severity: :math:`T`, not below 0: the share of predictions that the background decides. Told beside it: the accuracy on
-backgrounds of the same and of other predictions, and how often either changes what the model says.
-
-It cannot tell whether the model uses the background together with the object only, nor whether a background rightly
-tells something. Swapped images are none that it was trained on, whatever stands behind, so that the comparison is
-fair; but a fill may keep the outline of what stood there. It looks at ``MOST`` images at most.
+Limits: the background may be legitimate evidence, and a filled region may keep the outline of the removed object.
 
 Xiao, Engstrom, Ilyas and Madry, "Noise or Signal: The Role of Image Backgrounds in Object Recognition", ICLR 2021,
-arXiv:2006.09994, whose Mixed-Same and Mixed-Rand differ as equal and other backgrounds do here.
+arXiv:2006.09994; backgrounds with the same and other predictions correspond to their Mixed-Same and Mixed-Rand.
 """
 
 from __future__ import annotations
@@ -35,186 +26,162 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
-from spurless.auditing.chance import p_value
-from spurless.auditing.subject import Subject, rows_first
-from spurless.core.errors import BadInput
+from spurless.auditing._context import AuditContext, make_finding, not_tested, top_rows
+from spurless.auditing._figures import MAX_IMAGES, Axis, Series, bars
+from spurless.auditing._permutation import p_value
+from spurless.core.errors import InputError
 from spurless.core.figures import Figure, Picture
 from spurless.core.findings import Finding
-from spurless.core.progress import teller
-from spurless.data.grouped import Grouped
-from spurless.explain.neurons import model_sees_images
-from spurless.explain.tiles import encode, rgb
-from spurless.metrics.intervals import wilson
+from spurless.core.progress import progress_reporter
+from spurless.data.split import Split
+from spurless.explain.overlays import encode_grid, has_images, to_rgb
+from spurless.metrics.intervals import wilson_intervals
 from spurless.train.evaluate import predict
 
 NAME = "swapped-backgrounds"
-QUESTION = "Does the model say what the object is, or what it stands in front of?"
-FLOOR = 0.25
-"""Severity of a finding, at least: a fill keeps something of what stood there, so that models that do not use the
-background follow it a little, too."""
-MOST = 500
-"""Images that are looked at, drawn at random where there are more."""
-ROUNDS = 2
-"""Backgrounds that each foreground is put on."""
-LEAST = 20
-"""Images that are needed."""
-SHOWN = 4
-BATCH = 64
-"""Images that are put together at once."""
+QUESTION = "Does the model predict the object, or its background?"
+MIN_EFFECT = 0.25  # smallest severity that is flagged: a filled region keeps traces of the removed object
+MAX_EXAMPLES = 500  # images, sampled at random if there are more
+N_BACKGROUNDS = 2  # backgrounds that each foreground is put on
+MIN_EXAMPLES = 20
+BATCH_SIZE = 64  # swapped images that are made at once
 
 
 @dataclass(frozen=True, eq=False)
-class Swapped:
-    """What the model says of foregrounds on other backgrounds."""
+class SwappedPredictions:
+    """Predictions of foregrounds on other backgrounds."""
 
-    index: Tensor
-    """the images, ``(n,)``: all are foregrounds, and all are backgrounds"""
-    behind: Tensor
-    """which of them gave the background of each, by their places in ``index``, ``(rounds, n)``"""
-    said: Tensor
-    """what the model says, ``(rounds, n)``"""
+    index: Tensor  # the images, ``(n,)``; each is used as foreground and as background
+    behind: Tensor  # position in ``index`` of the image that gives the background, ``(backgrounds, n)``
+    predicted: Tensor  # ``(backgrounds, n)``
 
 
-def audit_swapped_backgrounds(subject: Subject, masks: Tensor) -> Finding:
-    """Put foregrounds on other backgrounds, and see whether the model says what those stand for.
-
-    Args:
-        subject: what is audited; images.
-        masks: True on the foreground, ``(N, H, W)`` in the order of the split, of the size of the raw images.
-
-    Raises:
-        BadInput: the masks do not fit the images.
-    """
-    if not len(subject) or not model_sees_images(subject.split):
-        return _nothing("these examples are no images")
-    check_masks(subject.split, masks)
-    index = _drawn(subject, masks)
-    if len(index) < LEAST or len(torch.unique(subject.predicted[index])) < 2:
-        return _nothing("too few images have a foreground and a background, or the model says the same of all of them")
-    found = swap(subject, masks, index)
-    y, own, classes = subject.y[index], subject.predicted[index], subject.logits.shape[1]
-    generator = subject.seeds.generator(NAME, "predictions")
-    mixed = torch.stack([torch.randperm(len(own), generator=generator) for _ in range(subject.permutations)])
-    observed, chance = follows(found, own, own[None], classes), follows(found, own, own[mixed], classes)
-    p, severity = p_value(float(observed), chance), min(1.0, max(0.0, float(observed)))
-    flagged = p <= subject.level and severity >= FLOOR
-    back, said = own[found.behind], found.said
-    other = back != own
+def audit_swapped_backgrounds(context: AuditContext) -> Finding:
+    """Return whether foregrounds on other backgrounds get the prediction of the background image."""
+    masks = context.masks
+    if not has_images(context.split):
+        return not_tested(NAME, "Not tested: these examples are not images.")
+    if masks is None:
+        return not_tested(NAME, "Not tested: there are no masks.", "Pass masks of the foreground.")
+    check_masks(context.split, masks)
+    index = _sample(context, masks)
+    if len(index) < MIN_EXAMPLES or len(torch.unique(context.predicted[index])) < 2:
+        reason = "too few images have a foreground and a background, or all have the same prediction"
+        return not_tested(NAME, f"Not tested: {reason}.")
+    swapped = predict_swapped(context, masks, index)
+    y, original, n_classes = context.y[index], context.predicted[index], context.logits.shape[1]
+    generator = context.seeds.generator(NAME, "predictions")
+    order = torch.stack([torch.randperm(len(original), generator=generator) for _ in range(context.permutations)])
+    observed = compute_following(swapped, original, original[None], n_classes)
+    null = compute_following(swapped, original, original[order], n_classes)
+    p = p_value(float(observed), null)
+    flagged = p <= context.level and float(observed) >= MIN_EFFECT
+    behind, predicted = original[swapped.behind], swapped.predicted
+    other = behind != original
     numbers = {
-        "follows_background": _mean((said == back)[other]),
-        "says_so_elsewhere": _mean((said != own)[~other]) / max(1, classes - 1),
-        "accuracy": _mean(own == y),
-        "accuracy_other_background": _mean((said == y)[other]),
-        "accuracy_equal_background": _mean((said == y)[~other]),
-        "changed_other_background": _mean((said != own)[other]),
-        "changed_equal_background": _mean((said != own)[~other]),
+        "follows_background": _mean((predicted == behind)[other]),
+        "says_so_elsewhere": _mean((predicted != original)[~other]) / max(1, n_classes - 1),
+        "accuracy": _mean(original == y),
+        "accuracy_other_background": _mean((predicted == y)[other]),
+        "accuracy_equal_background": _mean((predicted == y)[~other]),
+        "changed_other_background": _mean((predicted != original)[other]),
+        "changed_equal_background": _mean((predicted != original)[~other]),
         "images": float(len(index)), "swaps": float(other.sum()),
     }  # fmt: skip
-    clear = ((said == back) & other).any(dim=0)
-    order = list(rows_first(subject.margin[index], clear))
-    return Finding(
+    clearest = top_rows(context.margin[index], ((predicted == behind) & other).any(dim=0))
+    return make_finding(
         NAME,
-        "The model follows the background: an object gets the label of what it is put in front of"
-        if flagged
-        else "The model does not follow the background",
-        severity,
-        flagged,
-        p,
-        _because(numbers, int((said == back)[other].sum()), p),
-        "Vary the backgrounds of the training images, by putting foregrounds on others as here, or repair the model "
-        "with masktune; with dfr or group-dro where the kind of background is known."
-        if flagged
-        else "Nothing to do.",
+        (p, float(observed), flagged),
+        "The model follows the background: an object is predicted as the image that it is put on",
+        "The model does not follow the background",
+        _describe(numbers, int((predicted == behind)[other].sum()), p),
+        "Vary the backgrounds of the training images, for example by swapping them as here, or repair the model with "
+        "masktune; with dfr or group-dro if the kind of background is known.",
         shortcut="the background" if flagged else None,
         numbers=numbers,
-        rows=tuple(index[order].tolist()),
-        items=(_bars(numbers), *(_pictures(subject, masks, found, order) if flagged else ())),
+        rows=tuple(index[list(clearest)].tolist()),
+        items=(_plot(numbers), *(_draw_images(context, masks, swapped, clearest) if flagged else ())),
     )
 
 
-def swap(subject: Subject, masks: Tensor, index: Tensor) -> Swapped:
-    """Put the foreground of every image on that of ``ROUNDS`` others, and predict."""
-    generator = subject.seeds.generator(NAME, "backgrounds")
-    behind = torch.stack([torch.randperm(len(index), generator=generator) for _ in range(ROUNDS)])
-    device = next((p.device for p in subject.model.parameters()), torch.device("cpu"))
-    done, said = teller("swapped backgrounds", behind.numel()), []
-    front = index.expand(ROUNDS, -1).flatten()
-    for start in range(0, len(front), BATCH):
-        rows, back = front[start : start + BATCH], index[behind.flatten()[start : start + BATCH]]
-        shown = replace(subject.split.select(rows), x=put_together(subject.split, masks, rows, back), hidden=None)
-        said.append(predict(subject.model, shown, device))
-        done(start + len(rows))
-    return Swapped(index, behind, torch.cat(said).view_as(behind))
+def predict_swapped(context: AuditContext, masks: Tensor, index: Tensor) -> SwappedPredictions:
+    """Put the foreground of every image on the backgrounds of ``N_BACKGROUNDS`` others, and predict."""
+    generator = context.seeds.generator(NAME, "backgrounds")
+    behind = torch.stack([torch.randperm(len(index), generator=generator) for _ in range(N_BACKGROUNDS)])
+    device = next((p.device for p in context.model.parameters()), torch.device("cpu"))
+    report, predicted = progress_reporter("swapped backgrounds", behind.numel()), []
+    front = index.expand(N_BACKGROUNDS, -1).flatten()
+    for start in range(0, len(front), BATCH_SIZE):
+        rows, back = front[start : start + BATCH_SIZE], index[behind.flatten()[start : start + BATCH_SIZE]]
+        images = swap_backgrounds(context.split, masks, rows, back)
+        predicted.append(predict(context.model, replace(context.split.select(rows), x=images, hidden=None), device))
+        report(start + len(rows))
+    return SwappedPredictions(index, behind, torch.cat(predicted).view_as(behind))
 
 
-def follows(found: Swapped, own: Tensor, behind: Tensor, classes: int) -> Tensor:
-    """Return the statistic for each row of predictions ``(B, n)`` of the images behind; ``own`` are of those in front.
+def compute_following(swapped: SwappedPredictions, original: Tensor, behind: Tensor, n_classes: int) -> Tensor:
+    """Return the statistic for each row of background predictions ``(B, n)``; ``original`` are those of foregrounds.
 
     Example:
-        >>> found = Swapped(torch.arange(3), torch.tensor([[1, 2, 0]]), torch.tensor([[0, 1, 0]]))
-        >>> follows(found, torch.tensor([0, 0, 1]), torch.tensor([[0, 0, 1]]), 2)  # the same, then twice another
+        >>> swapped = SwappedPredictions(torch.arange(3), torch.tensor([[1, 2, 0]]), torch.tensor([[0, 1, 0]]))
+        >>> compute_following(swapped, torch.tensor([0, 0, 1]), torch.tensor([[0, 0, 1]]), 2)
         tensor([1.], dtype=torch.float64)
     """
-    back = behind[:, found.behind]  # (B, rounds, n)
-    other = back != own
-    led = ((found.said == back) & other).sum(dim=(1, 2)) / other.sum(dim=(1, 2)).clamp(min=1).double()
-    strayed = ((found.said != own) & ~other).sum(dim=(1, 2)) / (~other).sum(dim=(1, 2)).clamp(min=1).double()
-    return led - strayed / max(1, classes - 1)
+    back = behind[:, swapped.behind]  # (B, backgrounds, n)
+    other = back != original
+    followed = ((swapped.predicted == back) & other).sum(dim=(1, 2)) / other.sum(dim=(1, 2)).clamp(min=1).double()
+    changed = ((swapped.predicted != original) & ~other).sum(dim=(1, 2))
+    return followed - changed / (~other).sum(dim=(1, 2)).clamp(min=1).double() / max(1, n_classes - 1)
 
 
-def put_together(split: Grouped, masks: Tensor, front: Tensor, behind: Tensor) -> Tensor:
-    """Return the foregrounds of some images on the backgrounds of others, in the raw scale and type."""
-    fore, back = _raw(split, front), _raw(split, behind)
-    filled = fill(back.float(), masks[behind].bool())
-    images = torch.where(masks[front].bool()[:, None], fore.float(), filled)
-    return images.round().to(fore.dtype) if not fore.is_floating_point() else images.to(fore.dtype)
+def swap_backgrounds(split: Split, masks: Tensor, front: Tensor, behind: Tensor) -> Tensor:
+    """Return the foregrounds of images on the backgrounds of others, in the raw scale and type."""
+    foreground, background = _raw_images(split, front), _raw_images(split, behind)
+    filled = fill_masked(background.float(), masks[behind].bool())
+    images = torch.where(masks[front].bool()[:, None], foreground.float(), filled)
+    return images.to(foreground.dtype) if foreground.is_floating_point() else images.round().to(foreground.dtype)
 
 
-def fill(images: Tensor, masks: Tensor) -> Tensor:
-    """Fill the places where the masks are True, from what is around them: from coarse to fine.
+def fill_masked(images: Tensor, masks: Tensor) -> Tensor:
+    """Fill masked pixels from their surroundings, from coarse to fine.
 
     Example:
         >>> image = torch.tensor([[[[1.0, 1.0, 9.0, 5.0]]]])
-        >>> fill(image, torch.tensor([[[False, False, True, False]]])).flatten().tolist()
+        >>> fill_masked(image, torch.tensor([[[False, False, True, False]]])).flatten().tolist()
         [1.0, 1.0, 4.0, 5.0]
     """
     known = (~masks)[:, None].float()
-    return _filled(images * known, known)
+    return _fill_unknown(images * known, known)
 
 
-def check_masks(split: Grouped, masks: Tensor) -> None:
-    """Refuse masks that are not those of the images.
-
-    Raises:
-        BadInput: their number or their size is another.
-    """
+def check_masks(split: Split, masks: Tensor) -> None:
+    """Raise InputError if the number or the size of the masks differs from that of the images."""
     x: Any = split.x
     expected = (len(split), *x[0].shape[1:])
     if tuple(masks.shape) != expected:
-        raise BadInput("the masks do not fit the images", expected=f"shape {expected}", got=tuple(masks.shape))
+        raise InputError("the masks do not fit the images", expected=f"shape {expected}", got=tuple(masks.shape))
 
 
-def _filled(sums: Tensor, known: Tensor) -> Tensor:
-    """Return the mean where something is known, and the mean of the coarser image elsewhere."""
+def _fill_unknown(sums: Tensor, known: Tensor) -> Tensor:
+    """Return the mean of known pixels, and that of the coarser image elsewhere."""
     height, width = sums.shape[2:]
-    here = sums / known.clamp(min=1e-12)
+    mean = sums / known.clamp(min=1e-12)
     if height * width == 1 or bool((known > 0).all()):
-        return here
+        return mean
     window = (2 if height > 1 else 1, 2 if width > 1 else 1)
-    coarse = _filled(*(avg_pool2d(v, window, ceil_mode=True) for v in (sums, known)))
-    return torch.where(known > 0, here, interpolate(coarse, size=(height, width), mode="bilinear"))
+    coarse = _fill_unknown(*(avg_pool2d(v, window, ceil_mode=True) for v in (sums, known)))
+    return torch.where(known > 0, mean, interpolate(coarse, size=(height, width), mode="bilinear"))
 
 
-def _drawn(subject: Subject, masks: Tensor) -> Tensor:
-    """Return the images that have both a foreground and a background, at most ``MOST`` of them."""
-    shares = torch.tensor([float(mask.float().mean()) for mask in masks.cpu()])
-    able = ((shares > 0) & (shares < 1)).nonzero().flatten()
-    generator = subject.seeds.generator(NAME, "images")
-    return able[torch.randperm(len(able), generator=generator)[:MOST]].sort().values
+def _sample(context: AuditContext, masks: Tensor) -> Tensor:
+    """Return up to ``MAX_EXAMPLES`` images that have both a foreground and a background."""
+    fractions = torch.tensor([float(mask.float().mean()) for mask in masks.cpu()])
+    rows = ((fractions > 0) & (fractions < 1)).nonzero().flatten()
+    generator = context.seeds.generator(NAME, "images")
+    return rows[torch.randperm(len(rows), generator=generator)[:MAX_EXAMPLES]].sort().values
 
 
-def _raw(split: Grouped, index: Tensor) -> Tensor:
-    """Return images as they are stored, on the CPU."""
+def _raw_images(split: Split, index: Tensor) -> Tensor:
     x: Any = split.x
     return torch.stack([x[int(i)] for i in index]).cpu()
 
@@ -223,66 +190,55 @@ def _mean(values: Tensor) -> float:
     return float(values.double().mean()) if len(values) else 0.0
 
 
-def _because(numbers: dict[str, float], led: int, p: float) -> str:
+def _describe(numbers: dict[str, float], followed: int, p: float) -> str:
     n, percent = int(numbers["swaps"]), {key: f"{100 * value:.0f} %" for key, value in numbers.items()}
-    low, high = (100 * float(v) for v in wilson(led, max(1, n)))
+    low, high = (100 * float(v) for v in wilson_intervals(followed, max(1, n)))
     return (
-        f"On {n} backgrounds of images of which the model says something else, {led} foregrounds get that label, "
-        f"{percent['follows_background']} (95 % interval {low:.0f} to {high:.0f}); elsewhere "
-        f"{percent['says_so_elsewhere']} get it (p = {p:.3g}). The accuracy is {percent['accuracy']} on the images as "
-        f"they are, {percent['accuracy_equal_background']} on backgrounds of images of which it says the same and "
+        f"On {n} backgrounds of images with another prediction, {followed} foregrounds get that prediction, "
+        f"{percent['follows_background']} (95 % interval {low:.0f} to {high:.0f}); by chance "
+        f"{percent['says_so_elsewhere']} get it (p = {p:.3g}). The accuracy is {percent['accuracy']} on the original "
+        f"images, {percent['accuracy_equal_background']} on backgrounds of images with the same prediction and "
         f"{percent['accuracy_other_background']} on those of others; these change "
         f"{percent['changed_equal_background']} and {percent['changed_other_background']} of the predictions."
     )
 
 
-def _bars(numbers: dict[str, float]) -> Figure:
-    words = ("its own", "of the same prediction", "of another")
-    right = [100 * numbers[f"accuracy{which}"] for which in ("", "_equal_background", "_other_background")]
-    astray = [0.0, 100 * numbers["says_so_elsewhere"], 100 * numbers["follows_background"]]
-    sets = (("label of the foreground", right, "@arm1"), ("label of the other background", astray, "@bad"))
-    traces = [
-        {"type": "bar", "x": list(words), "y": y, "name": name, "marker": {"color": colour}} for name, y, colour in sets
+def _plot(numbers: dict[str, float]) -> Figure:
+    backgrounds = ["original", "same prediction", "other prediction"]
+    accuracy = [100 * numbers[f"accuracy{which}"] for which in ("", "_equal_background", "_other_background")]
+    followed = [0.0, 100 * numbers["says_so_elsewhere"], 100 * numbers["follows_background"]]
+    caption = f"{numbers['images']:.0f} foregrounds, each on its original background and on {N_BACKGROUNDS} others."
+    series = [
+        Series("label of the foreground", accuracy, "@series1"),
+        Series("label of the other background", followed, "@bad"),
     ]
-    across, up = {"title": {"text": "background"}}, {"title": {"text": "% of predictions"}, "range": [0, 100]}
-    said = "; ".join(f"{word} {value:.0f} %" for word, value in zip(words, right, strict=True))
-    return Figure(
-        "What the model says by background",
-        f"{numbers['images']:.0f} foregrounds, each on its own background and on {ROUNDS} others.",
-        {"data": traces, "layout": {"barmode": "group", "xaxis": across, "yaxis": up}},
-        f"Right on a background: {said}. The label of another background: {astray[1]:.0f} % when it is not there, "
-        f"{astray[2]:.0f} % when it is.",
-        260,
-    )
+    text, axis = ("Predictions by background", caption), Axis("% of predictions", (0, 100))
+    return bars(text, backgrounds, series, values=axis, category_title="background")
 
 
-def _pictures(subject: Subject, masks: Tensor, found: Swapped, order: list[int]) -> tuple[Picture, ...]:
-    """Draw foregrounds as they are, and on a background that led the model astray."""
-    if not order:
-        return ()
-    places, labels, own = order[:SHOWN], subject.split.groups.labels, subject.predicted[found.index]
-    back = own[found.behind]
-    turns = ((found.said == back) & (back != own)).int().argmax(dim=0)[places]
-    front, behind = found.index[places], found.index[found.behind[turns, places]]
-    images = torch.cat([_raw(subject.split, front), put_together(subject.split, masks, front, behind)])
+def _draw_images(
+    context: AuditContext, masks: Tensor, swapped: SwappedPredictions, order: tuple[int, ...]
+) -> tuple[Picture, ...]:
+    """Draw images, and their foregrounds on a background that changed the prediction."""
+    top, labels, original = list(order[:MAX_IMAGES]), context.split.groups.labels, context.predicted[swapped.index]
+    back = original[swapped.behind]
+    which = ((swapped.predicted == back) & (back != original)).int().argmax(dim=0)[top]
+    front, behind = swapped.index[top], swapped.index[swapped.behind[which, top]]
+    images = torch.cat([_raw_images(context.split, front), swap_backgrounds(context.split, masks, front, behind)])
     if images.is_floating_point():
         low, high = min(0.0, float(images.min())), max(1.0, float(images.max()))
         images = 255 * (images - low) / (high - low)
-    parts = torch.split(rgb(images.float().round().to(torch.uint8)), len(places))
+    parts = torch.split(to_rgb(images.float().round().to(torch.uint8)), len(top))
     lines = [
-        f"{int(a)}: label {labels[int(subject.y[a])]}, predicted {labels[int(subject.predicted[a])]}; on the "
-        f"background of {int(b)}, predicted {labels[int(subject.predicted[b])]}."
+        f"{int(a)}: label {labels[int(context.y[a])]}, predicted {labels[int(context.predicted[a])]}; on the "
+        f"background of {int(b)}, predicted {labels[int(context.predicted[b])]}."
         for a, b in zip(front, behind, strict=True)
     ]
     return (
         Picture(
             "Foregrounds that follow the background",
             "\n".join(lines),
-            encode({"image": parts[0], "swapped": parts[1]}, [str(int(row)) for row in front]),
-            f"{len(places)} rows of 2 columns: the image, and its foreground on another background.",
+            encode_grid({"image": parts[0], "swapped": parts[1]}, [str(int(row)) for row in front]),
+            f"{len(top)} rows of 2 columns: the image, and its foreground on another background.",
         ),
     )
-
-
-def _nothing(reason: str) -> Finding:
-    return Finding(NAME, "No background was swapped", 0.0, False, None, f"Not answered: {reason}.", "Nothing to do.")

@@ -1,22 +1,13 @@
-r"""Tokens: does the model lean on a word, such as a negation or the name of a group of people?
+r"""Tokens: does the model rely on a word, such as a negation or the name of a group of people?
 
-The question: does the presence of a word go with what the model says more than with what is true? The words are those
-of lists (negation, identity terms), each list as one and each of its words alone, and the most frequent words of the
-split; in a pair of texts, a word of the first and a word of the second are two.
+The words are those of lists (negation, identity terms), each list as one and each of its words alone, and the most
+frequent words of the split. In pairs of texts, a word in the first and the same word in the second text are two words.
+The statistic is the largest :math:`z` of :mod:`spurless.auditing._overreliance` over all words that are associated with
+predictions. Null hypothesis: labels are sampled from the calibrated probabilities. Severity: :math:`V(\text{word}, \hat
+y) - V(\text{word}, y)`, the association of the word with predictions minus that with labels, at least 0.
 
-A word sorts texts into two bins, without it and with it. The statistic is the largest :math:`z` of
-:mod:`spurless.auditing.leaning` over all words that go with what the model says.
-
-Null hypothesis: labels are drawn as the model believes, once its confidence is corrected on these examples; the
-largest :math:`z` is compared with the largest of every draw.
-
-Severity: :math:`V(\text{word}, \hat y) - V(\text{word}, y)`, the association of the word with predictions less that
-with labels, not below 0.
-
-It cannot tell words that mislead together only, nor a word that is as true of the audited texts as of the training
-data. A rare word has a small severity however much it misleads: a list of such words is looked for as one. Tokens
-are what the tokenizer makes of words, and may be pieces of them; where nobody says how they are spelt, they are told
-by their numbers, and the lists cannot be looked for.
+Limits: it does not detect words that mislead only in combination. A rare word has a small severity however much it
+misleads. If the spelling of tokens is unknown, they are named by number and lists are not tested.
 
 Gururangan et al., "Annotation Artifacts in Natural Language Inference Data", NAACL 2018, arXiv:1803.02324; Gardner et
 al., "Competency Problems: On Finding and Removing Artifacts in Language Data", EMNLP 2021, arXiv:2104.08646; for
@@ -25,36 +16,29 @@ identity terms, Dixon et al., "Measuring and Mitigating Unintended Bias in Text 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from spurless.auditing.leaning import by_bin, clearest, lean, numbers, ranking, told, unanswerable
-from spurless.auditing.subject import Subject, rows_first
+from spurless.auditing._context import AuditContext, TokenSpelling, make_finding, not_tested
+from spurless.auditing._overreliance import find_overreliance, plot_bins, plot_ranking, why_not_testable
 from spurless.core.errors import SpurlessError
 from spurless.core.findings import Finding
-from spurless.core.pretrained import open_pretrained, transformers_for
-from spurless.data import words as hashed
-from spurless.data.grouped import Grouped, Splits
+from spurless.core.hf_files import import_transformers, open_pretrained
+from spurless.data.loaders.text import HASH_TOKENIZER, hash_word
+from spurless.data.split import Split, Splits
 
 NAME = "tokens"
-QUESTION = "Does the model lean on a word, such as a negation or the name of a group of people?"
-FLOOR = 0.25
-"""Severity of a finding, at least; as for properties of images, p alone is small for many a model."""
-MOST = 300
-"""Most frequent words that are looked at, beside the lists."""
-LEAST_TEXTS = 10
-"""Texts that must have a word, and texts that must not, for it to be looked at."""
-LEAST_SHARE = 0.005
-"""The same as a share of the split."""
-SHOWN, LONG = 3, 240
-"""texts that are written out, and letters of each"""
-SPACE = ("\u0120", "\u2581")
-"""What tokenizers put before a word that begins after a space."""
-ENDS, SILENT = ("[SEP]", "</s>"), ("[CLS]", "[PAD]", "<s>", "<pad>")
+QUESTION = "Does the model rely on a word, such as a negation or the name of a group of people?"
+MIN_EFFECT = 0.25  # smallest severity that is flagged; as for image properties, p alone is small for many models
+MAX_WORDS = 300  # most frequent words that are tested, in addition to the lists
+MIN_TEXTS = 10  # texts with a word, and texts without it, for it to be tested
+MIN_FRACTION = 0.005  # the same as a fraction of the split
+MAX_TEXTS, MAX_TEXT_LENGTH = 3, 240  # texts that are quoted, and characters of each
+SPACE_MARKS = ("\u0120", "\u2581")  # what tokenizers put before a word that begins after a space
+END_TOKENS, IGNORED_TOKENS = ("[SEP]", "</s>"), ("[CLS]", "[PAD]", "<s>", "<pad>")
 SIDES = (" in the first text", " in the second text")
 
 NEGATION = ("no", "not", "never", "nobody", "nothing", "none", "nor", "neither", "nowhere", "without", "cannot", "n't")
@@ -63,188 +47,169 @@ IDENTITY = (
     "black", "white", "asian", "latino", "african", "american", "mexican", "muslim", "christian", "jewish", "jews",
     "islam", "catholic", "buddhist", "atheist", "immigrant", "immigrants", "old", "young", "deaf", "blind", "disabled",
 )  # fmt: skip
-WATCHED: Mapping[str, tuple[str, ...]] = {"a negation": NEGATION, "an identity term": IDENTITY}
-"""Lists of words that are looked for together and one by one, by what one calls such a word."""
-
-Spell: TypeAlias = Callable[[int], str]
-"""From the number of a token to the word or the piece of a word that it stands for."""
+WORD_LISTS: Mapping[str, tuple[str, ...]] = {"a negation": NEGATION, "an identity term": IDENTITY}
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """Which texts have which words."""
+class WordPresence:
+    """Which texts contain which words."""
 
     names: tuple[str, ...]
-    present: Tensor
-    """``(N, words)``, 0 or 1"""
-    kinds: tuple[tuple[int, ...], ...]
-    """the tokens that each stands for, each as twice its number, plus 1 in a second text"""
+    present: Tensor  # ``(N, words)``, 0 or 1
+    token_ids: tuple[tuple[int, ...], ...]  # the tokens of each word, as ``2 * id``, plus 1 in a second text
 
 
-def audit_tokens(
-    subject: Subject, spell: Spell | None = None, watched: Mapping[str, Sequence[str]] = WATCHED
-) -> Finding:
-    """Search the words of the texts for the one that the model leans on most.
-
-    Args:
-        subject: what is audited.
-        spell: what a token stands for; see :func:`spelling`. Without it, words are told by number.
-        watched: lists of words to look for, by what one calls such a word.
-    """
-    reason = unanswerable(subject)
-    if not isinstance(subject.split.x, dict) or "input_ids" not in subject.split.x:
-        reason = "these examples are no texts"
+def audit_tokens(context: AuditContext, word_lists: Mapping[str, Sequence[str]] = WORD_LISTS) -> Finding:
+    """Return the word with the largest over-reliance; without a spelling of tokens, words are named by number."""
+    spelling = context.spelling
+    reason = why_not_testable(context)
+    if not isinstance(context.split.x, dict) or "input_ids" not in context.split.x:
+        reason = "these examples are not texts"
     if reason is not None:
-        return _nothing(f"Not answered: {reason}.")
-    found_words = words_of(subject.split, spell, watched)
-    if not found_words.names:
-        return _nothing("Not answered: no word is in some of the texts and not in others.")
-    found = lean(subject, found_words.present, NAME)
-    if found is None:
-        return _nothing("Not answered: none of the words goes with what the model says.")
-    name, severity = found_words.names[found.best], min(1.0, max(0.0, found.gap))
-    flagged = found.p <= subject.level and severity >= FLOOR
-    has, label = found_words.present[:, found.best], subject.split.groups.labels[found.label]
-    where = "with" if found.bin else "without"
-    rows = rows_first(clearest(subject, found), subject.wrong & (found.toward > 0))
-    bars = by_bin(subject, found, has, ["without", "with"], name)
-    if rows and spell is not None:
-        bars = replace(bars, caption=f"{bars.caption} {_read_aloud(subject, rows[:SHOWN], spell)}")
-    return Finding(
+        return not_tested(NAME, f"Not tested: {reason}.")
+    words = find_words(context.split, spelling, word_lists)
+    if not words.names:
+        return not_tested(NAME, "Not tested: no word is in some of the texts and not in others.")
+    result = find_overreliance(context, words.present, NAME)
+    if result is None:
+        return not_tested(NAME, "Not tested: no word is associated with predictions.")
+    name = words.names[result.best]
+    flagged = result.p <= context.level and result.gap >= MIN_EFFECT
+    present, label = words.present[:, result.best], context.split.groups.labels[result.label]
+    where = "with" if result.bin else "without"
+    rows = result.find_errors(context)
+    figure = plot_bins(context, result, present, ["without", "with"], name)
+    if rows and spelling is not None:
+        figure = replace(figure, caption=f"{figure.caption} {_quote_errors(context, rows[:MAX_TEXTS], spelling)}")
+    return make_finding(
         NAME,
-        f"The model leans on {name}: it says {label} {where} it" if flagged else "No word explains the mistakes",
-        severity,
-        flagged,
-        found.p,
-        f"{int(has.sum())} of {len(subject)} texts have {name}. "
-        + told(subject, found, has, f"{where.capitalize()} {name}"),
-        f"Add texts in which {name} goes with other labels, or repair the model: neurontune without attributes, dfr or "
-        "group-dro with the word as the attribute."
-        if flagged
-        else "Nothing to do.",
+        (result.p, result.gap, flagged),
+        f"The model relies on {name}: it predicts {label} {where} it",
+        "No word explains the errors",
+        f"{int(present.sum())} of {len(context)} texts have {name}. "
+        + result.describe(context, present, f"{where.capitalize()} {name}"),
+        f"Add texts with {name} and other labels, or repair the model: neurontune without attributes, dfr or "
+        "group-dro with the word as the attribute.",
         shortcut=name if flagged else None,
-        numbers=numbers(found, len(found_words.names)),
+        numbers=result.numbers(len(words.names)),
         rows=rows,
-        items=(bars, ranking(found, found_words.names, "words")),
+        items=(figure, plot_ranking(result, words.names, "words")),
     )
 
 
-def spelling(splits: Splits) -> Spell | None:
-    """Return what the tokens of a dataset stand for; None where its tokenizer is not known or not to be had.
+def load_spelling(splits: Splits) -> TokenSpelling | None:
+    """Return the spelling of the tokens of a dataset; None if its tokenizer is unknown or not available.
 
-    Words that were numbered by a hash cannot be read back, but those of ``WATCHED`` are known by their numbers.
+    Words that were numbered by a hash cannot be decoded, except for those of ``WORD_LISTS``.
     """
     from spurless.data import DATASETS
 
-    own = DATASETS[splits.name].words if splits.name in DATASETS else ()
-    if own:
-        return lambda number: own[number] if number < len(own) else _numbered(number)
-    tokenizer = splits.options.get("tokenizer")
-    if not isinstance(tokenizer, str):
+    words = DATASETS[splits.name].vocabulary if splits.name in DATASETS else ()
+    if words:
+        return lambda token: words[token] if token < len(words) else _name_token(token)
+    name = splits.options.get("tokenizer")
+    if not isinstance(name, str):
         return None
-    if tokenizer == hashed.NAME:
-        known = {hashed.number(word): word for listed in WATCHED.values() for word in listed}
-        return lambda number: known.get(number, _numbered(number))
+    if name == HASH_TOKENIZER:
+        known = {hash_word(word): word for words in WORD_LISTS.values() for word in words}
+        return lambda token: known.get(token, _name_token(token))
     try:
-        opened = open_pretrained(transformers_for("Text").AutoTokenizer.from_pretrained, tokenizer, "tokenizer")
+        tokenizer = open_pretrained(import_transformers("Text").AutoTokenizer.from_pretrained, name, "tokenizer")
     except SpurlessError:
         return None
-    return lambda number: str(opened.convert_ids_to_tokens(number))
+    return lambda token: str(tokenizer.convert_ids_to_tokens(token))
 
 
-def read_back(split: Grouped, row: int, spell: Spell) -> str:
-    """Return a text as its tokens spell it: without marks of begin and padding, and with a slash between two texts."""
+def decode_text(split: Split, row: int, spelling: TokenSpelling) -> str:
+    """Return the text of an example from its tokens, with a slash between two texts."""
     x: dict[str, Tensor] = split.x  # type: ignore[assignment]  # text
     ids = x["input_ids"][row].cpu()
-    seen = x["attention_mask"][row].cpu().bool() if "attention_mask" in x else torch.ones_like(ids, dtype=torch.bool)
-    pieces = [spell(int(number)) for number in ids[seen]]
-    spaced = any(piece.startswith(SPACE) for piece in pieces)  # a tokenizer that marks spaces marks every one
+    mask = x["attention_mask"][row].cpu().bool() if "attention_mask" in x else torch.ones_like(ids, dtype=torch.bool)
+    pieces = [spelling(int(token)) for token in ids[mask]]
+    marks_spaces = any(piece.startswith(SPACE_MARKS) for piece in pieces)
     text = ""
     for piece in pieces:
-        if piece in ENDS:
+        if piece in END_TOKENS:
             text += " /" if text else ""
-        elif piece not in SILENT:
-            glued = piece.startswith("##") or (spaced and not piece.startswith(SPACE))
-            text += ("" if glued else " ") + piece.removeprefix("##").lstrip("".join(SPACE))
+        elif piece not in IGNORED_TOKENS:
+            continues = piece.startswith("##") or (marks_spaces and not piece.startswith(SPACE_MARKS))
+            text += ("" if continues else " ") + piece.removeprefix("##").lstrip("".join(SPACE_MARKS))
     return text.removesuffix(" /").strip()
 
 
-def words_of(split: Grouped, spell: Spell | None = None, watched: Mapping[str, Sequence[str]] = WATCHED) -> Words:
-    """Return which texts have which words: the lists first, then the words of the lists, then the most frequent."""
-    kinds, counts, rows = _occurrences(split)
-    sides = SIDES if bool((kinds % 2).any()) else ("",)
-    spelt = ["" if spell is None else _plain(spell(kind // 2)) for kind in kinds.tolist()]
-    listed = {word for several in watched.values() for word in several}
-    wanted: list[tuple[str, list[int]]] = []
-    for what, several in watched.items():
+def find_words(
+    split: Split, spelling: TokenSpelling | None = None, word_lists: Mapping[str, Sequence[str]] = WORD_LISTS
+) -> WordPresence:
+    """Return which texts contain which words: the lists, then the words of the lists, then the most frequent words."""
+    token_ids, counts, rows = _find_occurrences(split)
+    sides = SIDES if bool((token_ids % 2).any()) else ("",)
+    words = ["" if spelling is None else _normalise(spelling(token // 2)) for token in token_ids.tolist()]
+    listed = {word for word_list in word_lists.values() for word in word_list}
+    candidates: list[tuple[str, list[int]]] = []
+    for name, word_list in word_lists.items():
         for number, side in enumerate(sides):
-            mine = [j for j, word in enumerate(spelt) if word in several and int(kinds[j]) % 2 == number]
-            wanted += [(f"{what}{side}", mine)] if len(mine) > 1 else []
-    order = sorted(range(len(kinds)), key=lambda j: (spelt[j] not in listed, -int(counts[j]), j))
-    for j in order[: MOST + sum(word in listed for word in spelt)]:
-        bare = _numbered(int(kinds[j]) // 2)
-        word = bare if spelt[j] in ("", bare) else f'the word "{spelt[j]}"'
-        wanted.append((f"{word}{sides[int(kinds[j]) % 2]}", [j]))
-    return _present(wanted, kinds, rows, len(split))
+            columns = [j for j, word in enumerate(words) if word in word_list and int(token_ids[j]) % 2 == number]
+            candidates += [(f"{name}{side}", columns)] if len(columns) > 1 else []
+    order = sorted(range(len(token_ids)), key=lambda j: (words[j] not in listed, -int(counts[j]), j))
+    for j in order[: MAX_WORDS + sum(word in listed for word in words)]:
+        token_name = _name_token(int(token_ids[j]) // 2)
+        name = token_name if words[j] in ("", token_name) else f'the word "{words[j]}"'
+        candidates.append((f"{name}{sides[int(token_ids[j]) % 2]}", [j]))
+    return _select_words(candidates, token_ids, rows, len(split))
 
 
-def having(split: Grouped, kinds: Sequence[int]) -> Tensor:
-    """Return which texts of a split have one of these tokens, ``(N,)``, 0 or 1; see ``Words.kinds``."""
-    found, _, rows = _occurrences(split)
-    return _marked([rows[j] for j, kind in enumerate(found.tolist()) if kind in kinds], len(split))
+def mark_texts(split: Split, token_ids: Sequence[int]) -> Tensor:
+    """Return which texts contain one of the tokens, ``(N,)``, 0 or 1; see ``WordPresence.token_ids``."""
+    present, _, rows = _find_occurrences(split)
+    return _mark_rows([rows[j] for j, token in enumerate(present.tolist()) if token in token_ids], len(split))
 
 
-def _occurrences(split: Grouped) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return every token that occurs, in how many texts, and in which; as twice its number, plus 1 in a second text."""
-    x: dict[str, Tensor] = {key: value.cpu().long() for key, value in split.x.items()}  # type: ignore[union-attr]  # text
+def _find_occurrences(split: Split) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Return every token as ``2 * id`` (plus 1 in a second text), in how many texts it occurs, and in which."""
+    x: dict[str, Tensor] = {key: value.cpu().long() for key, value in split.x.items()}  # type: ignore[union-attr]
     ids = x["input_ids"]
-    seen = x.get("attention_mask", torch.ones_like(ids)).bool()
-    tokens = (2 * ids + x.get("token_type_ids", torch.zeros_like(ids)).clamp(0, 1))[seen]
-    kinds, which = torch.unique(tokens, return_inverse=True)
-    once = torch.unique(which * len(split) + seen.nonzero()[:, 0])  # a word counts once in each text
-    counts = torch.bincount(once // len(split), minlength=len(kinds))
-    return kinds, counts, torch.split(once % len(split), counts.tolist())
+    mask = x.get("attention_mask", torch.ones_like(ids)).bool()
+    tokens = (2 * ids + x.get("token_type_ids", torch.zeros_like(ids)).clamp(0, 1))[mask]
+    token_ids, which = torch.unique(tokens, return_inverse=True)
+    once = torch.unique(which * len(split) + mask.nonzero()[:, 0])  # a word counts once per text
+    counts = torch.bincount(once // len(split), minlength=len(token_ids))
+    return token_ids, counts, torch.split(once % len(split), counts.tolist())
 
 
-def _present(wanted: list[tuple[str, list[int]]], kinds: Tensor, rows: tuple[Tensor, ...], n: int) -> Words:
-    """Keep what is in some texts and not in others."""
-    least = max(LEAST_TEXTS, round(LEAST_SHARE * n))
+def _select_words(
+    candidates: list[tuple[str, list[int]]], token_ids: Tensor, rows: tuple[Tensor, ...], n: int
+) -> WordPresence:
+    """Keep the words that are in enough texts and missing in enough texts."""
+    required = max(MIN_TEXTS, round(MIN_FRACTION * n))
     names, columns, tokens = [], [], []
-    for name, places in wanted:
-        has = _marked([rows[j] for j in places], n)
-        if least <= int(has.sum()) <= n - least:
+    for name, indices in candidates:
+        present = _mark_rows([rows[j] for j in indices], n)
+        if required <= int(present.sum()) <= n - required:
             names.append(name)
-            columns.append(has)
-            tokens.append(tuple(kinds[places].tolist()))
-    present = torch.stack(columns, dim=1) if columns else torch.zeros(n, 0, dtype=torch.long)
-    return Words(tuple(names), present, tuple(tokens))
+            columns.append(present)
+            tokens.append(tuple(token_ids[indices].tolist()))
+    matrix = torch.stack(columns, dim=1) if columns else torch.zeros(n, 0, dtype=torch.long)
+    return WordPresence(tuple(names), matrix, tuple(tokens))
 
 
-def _marked(rows: Sequence[Tensor], n: int) -> Tensor:
-    """Return 1 where one of these lists has the row, else 0."""
+def _mark_rows(rows: Sequence[Tensor], n: int) -> Tensor:
     none = torch.zeros(n, dtype=torch.long)
     return none.index_fill(0, torch.cat(list(rows)), 1) if rows else none
 
 
-def _read_aloud(subject: Subject, rows: Sequence[int], spell: Spell) -> str:
-    """Write some mistakes out."""
-    labels, told = subject.split.groups.labels, []
+def _quote_errors(context: AuditContext, rows: Sequence[int], spelling: TokenSpelling) -> str:
+    labels, quotes = context.split.groups.labels, []
     for row in rows:
-        text = read_back(subject.split, row, spell)
-        text = text if len(text) <= LONG else f"{text[:LONG]} ..."
-        said = labels[int(subject.predicted[row])]
-        told.append(f'{row}, label {labels[int(subject.y[row])]}, predicted {said}: "{text}"')
-    return f"Mistakes: {'; '.join(told)}."
+        text = decode_text(context.split, row, spelling)
+        text = text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]} ..."
+        label, predicted = labels[int(context.y[row])], labels[int(context.predicted[row])]
+        quotes.append(f'{row}, label {label}, predicted {predicted}: "{text}"')
+    return f"Errors: {'; '.join(quotes)}."
 
 
-def _plain(word: str) -> str:
-    """Return a word without the marks that tokenizers put before one that begins after a space."""
-    return word.lstrip("".join(SPACE)).lower()
+def _normalise(word: str) -> str:
+    return word.lstrip("".join(SPACE_MARKS)).lower()
 
 
-def _numbered(number: int) -> str:
-    return f"token {number}"
-
-
-def _nothing(because: str) -> Finding:
-    return Finding(NAME, "This could not be asked of these examples", 0.0, False, None, because, "Nothing to do.")
+def _name_token(token: int) -> str:
+    return f"token {token}"

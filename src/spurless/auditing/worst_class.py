@@ -1,17 +1,13 @@
 r"""Worst class: is the model worse on one class than on the others?
 
-Of :math:`N` examples :math:`w` are wrong; of the :math:`n_c` of class :math:`c`, :math:`k_c` are. If mistakes had
-nothing to do with the class, :math:`k_c` would be hypergeometric, so with :math:`p = w / N` every class deviates by
+Of :math:`N` examples :math:`w` are predicted incorrectly; of the :math:`n_c` of class :math:`c`, :math:`k_c` are. With
+:math:`p = w / N`, the statistic is the largest deviation of a class,
 
 .. math:: z_c = \frac{k_c - n_c p}{\sqrt{n_c p (1 - p) (N - n_c) / (N - 1)}} .
 
-The statistic is the largest one. The null hypothesis is that right and wrong are spread over classes by chance: they
-are permuted over all examples. The severity is the gap of the class with the largest :math:`z`: the accuracy of all
-other examples less that of the class, at least 0, with Newcombe's interval of two independent shares. The floor is
-there because classes differ in how hard they are.
-
-This is no shortcut by itself: a class may be hard, rare or badly labelled. But a model that leans on a cue of one class
-gives others away to it, and where no attribute is known this is the number that worst-class selection looks at.
+Null hypothesis: errors are independent of the class; they are permuted over all examples. Severity: the accuracy of all
+other examples minus that of the class with the largest :math:`z`, at least 0, with Newcombe's interval. This is not a
+shortcut by itself: a class may be hard, rare or badly labelled.
 
 Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17, 1998,
 method 10.
@@ -19,142 +15,110 @@ method 10.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from spurless.auditing.chance import p_value, permutations
-from spurless.auditing.excess import chunks, label_name
-from spurless.auditing.subject import Subject, rows_first
+from spurless.auditing._context import AuditContext, format_fraction, label_name, make_finding, not_tested, top_rows
+from spurless.auditing._figures import Axis, Series, bars
+from spurless.auditing._permutation import iter_permutations, p_value
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
-from spurless.metrics.intervals import newcombe, wilson
+from spurless.metrics.intervals import newcombe_interval, wilson_intervals
 
 NAME = "worst-class"
 QUESTION = "Is the model worse on one class than on the others?"
-FLOOR = 0.15
-"""Gap in accuracy below which nothing is flagged."""
-SHOWN = 20
-"""Classes of the figure, the worst ones."""
+MIN_EFFECT = 0.15  # smallest gap in accuracy that is flagged
+MAX_BARS = 20  # classes in the figure, the worst ones
 
 
-def audit_worst_class(subject: Subject) -> Finding:
-    """Return the class whose accuracy falls most clearly below that of the others."""
-    count = torch.bincount(subject.y, minlength=subject.logits.shape[1])
-    wrong = torch.bincount(subject.y[subject.wrong], minlength=len(count))
-    why = _unanswerable(subject, count)
+def audit_worst_class(context: AuditContext) -> Finding:
+    """Return the class whose accuracy is most clearly below that of the others."""
+    count = torch.bincount(context.y, minlength=context.logits.shape[1])
+    errors = torch.bincount(context.y[context.incorrect], minlength=len(count))
+    why = _why_not_testable(context, count)
     if why is not None:
-        remedy = "Pass held-out examples of every class."
-        return Finding(
-            NAME, "This could not be asked of these examples", 0.0, False, None, why, remedy, shows_use=False
-        )
-    z = _deviations(wrong[None], count)[0]
+        return not_tested(NAME, why, "Pass held-out examples of every class.", shows_use=False)
+    z = _compute_deviations(errors[None], count)[0]
     label = int(z.argmax())
-    p = p_value(float(z[label]), _chance(subject, count))
-    worse = int(count[label] - wrong[label]), int(count[label])
-    better = int((count - wrong).sum()) - worse[0], len(subject) - worse[1]
+    p = p_value(float(z[label]), _compute_null(context, count))
+    worse = int(count[label] - errors[label]), int(count[label])
+    better = int((count - errors).sum()) - worse[0], len(context) - worse[1]
     gap = better[0] / better[1] - worse[0] / worse[1]
-    low, high = newcombe(better, worse)
-    flagged = p <= subject.level and gap >= FLOOR
-    name = label_name(subject, label)
-    return Finding(
+    low, high = newcombe_interval(better, worse)
+    flagged = p <= context.level and gap >= MIN_EFFECT
+    name = label_name(context, label)
+    numbers = {
+        "gap": gap, "low": low, "high": high, "worst_class": worse[0] / worse[1], "others": better[0] / better[1],
+        "class": float(label), "examples": float(worse[1]),
+    }  # fmt: skip
+    return make_finding(
         NAME,
-        f"The model is worse on “{name}” than on other classes" if flagged else "No class fares much worse than others",
-        max(0.0, gap),
-        flagged,
-        p,
-        f"“{name}” is right in {_share(worse)}, the other classes in {_share(better)}: a gap of {100 * gap:.1f} points "
-        f"(95 % interval {100 * low:.1f} to {100 * high:.1f}); p = {p:.3g} by {subject.permutations} permutations; "
-        f"flagged from {100 * FLOOR:g} points.{_instead(subject, label)} A class may be hard without any shortcut.",
-        f"See what “{name}” is taken for, and whether those examples share something (error-slices); more examples of "
-        "the class, or training that balances classes, help where it is merely rare."
-        if flagged
-        else "Nothing to do here.",
+        (p, gap, flagged),
+        f"The model is worse on “{name}” than on other classes",
+        "No class is much worse than others",
+        f"The accuracy of “{name}” is {_format(worse)}, that of the other classes {_format(better)}: a gap of "
+        f"{100 * gap:.1f} points (95 % interval {100 * low:.1f} to {100 * high:.1f}); p = {p:.3g} by "
+        f"{context.permutations} permutations; flagged from {100 * MIN_EFFECT:g} points."
+        f"{_describe_confusion(context, label)} A class may be hard without any shortcut.",
+        f"Check which labels are predicted for “{name}”, and whether those examples have something in common "
+        "(error-slices). More examples of the class, or training with balanced classes, help if it is only rare.",
         shows_use=False,
-        numbers={
-            "gap": gap,
-            "low": low,
-            "high": high,
-            "worst_class": worse[0] / worse[1],
-            "others": better[0] / better[1],
-            "class": float(label),
-            "examples": float(worse[1]),
-        },
-        rows=rows_first(subject.margin, subject.wrong & (subject.y == label)) if flagged else (),
-        items=(_figure(subject, count, wrong),),
+        numbers=numbers,
+        rows=top_rows(context.margin, context.incorrect & (context.y == label)) if flagged else (),
+        items=(_plot(context, count, errors),),
     )
 
 
-def _unanswerable(subject: Subject, count: Tensor) -> str | None:
-    wrong = int(subject.wrong.sum())
+def _why_not_testable(context: AuditContext, count: Tensor) -> str | None:
+    n_errors = int(context.incorrect.sum())
     if int((count > 0).sum()) < 2:
-        return "All examples are of one class, so there is none to compare it with."
-    if wrong == 0:
-        return f"The model is right about all {len(subject):,} examples."
-    if wrong == len(subject):
-        return f"The model is wrong about all {len(subject):,} examples."
+        return "All examples have the same class."
+    if n_errors == 0:
+        return f"All {len(context):,} predictions are correct."
+    if n_errors == len(context):
+        return f"All {len(context):,} predictions are incorrect."
     return None
 
 
-def _deviations(wrong: Tensor, count: Tensor) -> Tensor:
-    """Return z of every class that has so many wrong, ``(k, classes)``; no class that is empty stands out."""
+def _compute_deviations(errors: Tensor, count: Tensor) -> Tensor:
+    """Return z of every class with the given number of errors, ``(k, classes)``; -inf for an empty class."""
     n, total = count.double(), count.sum().double()
-    p = wrong.sum(dim=1, keepdim=True) / total
+    p = errors.sum(dim=1, keepdim=True) / total
     spread = (n * p * (1 - p) * (total - n) / (total - 1)).sqrt()
-    return torch.where(n > 0, (wrong - n * p) / spread, -torch.inf)
+    return torch.where(n > 0, (errors - n * p) / spread, -torch.inf)
 
 
-def _chance(subject: Subject, count: Tensor) -> Tensor:
-    """Return the largest z of every permutation."""
-    of = one_hot(subject.y, len(count)).float()  # counts are exact up to 16 million
-    generator, everyone = subject.seeds.generator(NAME, "permutations"), torch.zeros_like(subject.y)
-    found = []
-    for part in chunks(subject.permutations, len(subject)):
-        order = permutations(everyone, len(range(subject.permutations)[part]), generator)
-        found.append(_deviations((subject.wrong[order].float() @ of).double(), count).amax(dim=1))
-    return torch.cat(found)
+def _compute_null(context: AuditContext, count: Tensor) -> Tensor:
+    labels = one_hot(context.y, len(count)).float()  # counts are exact up to 16 million
+    generator, one_stratum = context.seeds.generator(NAME, "permutations"), torch.zeros_like(context.y)
+    orders = iter_permutations(one_stratum, context.permutations, generator)
+    errors = torch.cat([context.incorrect[order].float() @ labels for order in orders])
+    return _compute_deviations(errors.double(), count).amax(dim=1)
 
 
-def _share(side: tuple[int, int]) -> str:
-    low, high = (100 * float(bound) for bound in wilson(*side))
-    return f"{100 * side[0] / side[1]:.1f} % of {side[1]:,} ({low:.0f} to {high:.0f} %)"
+def _format(side: tuple[int, int]) -> str:
+    low, high = (float(bound) for bound in wilson_intervals(*side))
+    return format_fraction(*side, (low, high))
 
 
-def _instead(subject: Subject, label: int) -> str:
-    """Say what the class is taken for most often."""
-    said = subject.predicted[subject.wrong & (subject.y == label)]
-    if not len(said):
+def _describe_confusion(context: AuditContext, label: int) -> str:
+    """Return a sentence on the most frequent incorrect prediction of a class."""
+    predicted = context.predicted[context.incorrect & (context.y == label)]
+    if not len(predicted):
         return ""
-    counts = torch.bincount(said)
-    most = int(counts.argmax())
-    return f" It is taken for “{label_name(subject, most)}” in {int(counts[most])} of {len(said)} mistakes."
+    counts = torch.bincount(predicted)
+    top = int(counts.argmax())
+    return f" It is predicted as “{label_name(context, top)}” in {int(counts[top])} of {len(predicted)} errors."
 
 
-def _figure(subject: Subject, count: Tensor, wrong: Tensor) -> Figure:
-    """Draw the accuracy of every class with its interval, the worst first."""
-    low, high = wilson(count - wrong, count)
-    accuracy = (count - wrong).double() / count
-    shown = [y for y in accuracy.argsort(stable=True).tolist() if count[y]][:SHOWN]
-    names = [label_name(subject, y) for y in shown]
-    error = {
-        "type": "data",
-        "array": [100 * float(high[y] - accuracy[y]) for y in shown],
-        "arrayminus": [100 * float(accuracy[y] - low[y]) for y in shown],
-    }
-    trace: dict[str, Any] = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "x": [100 * float(accuracy[y]) for y in shown],
-    }
-    trace |= {"marker": {"color": "@arm1"}, "error_x": error, "name": "right"}
-    layout = {"xaxis": {"title": {"text": "% right"}, "range": [0, 100]}, "yaxis": {"autorange": "reversed"}}
-    told = "; ".join(
-        f"{name} {100 * float(accuracy[y]):.0f} % of {int(count[y])}" for y, name in zip(shown, names, strict=True)
-    )
-    caption = "Accuracy of each class with its 95 % interval" + (
-        f"; the {SHOWN} worst." if len(shown) == SHOWN else "."
-    )
-    return Figure("Classes", caption, {"data": [trace], "layout": layout}, f"Bars. {told}.", 120 + 26 * len(shown))
+def _plot(context: AuditContext, count: Tensor, errors: Tensor) -> Figure:
+    correct = count - errors
+    accuracy, low, high = (100 * v for v in (correct.double() / count, *wilson_intervals(correct, count)))
+    classes = [y for y in accuracy.argsort(stable=True).tolist() if count[y]][:MAX_BARS]
+    names = [label_name(context, y) for y in classes]
+    more = f"; the {MAX_BARS} worst." if len(classes) == MAX_BARS else "."
+    text = "Classes", f"Accuracy of each class with its 95 % interval{more}"
+    value, lower, upper = (column[classes].tolist() for column in (accuracy, low, high))
+    series = [Series("accuracy", value, "@series1", lower, upper)]
+    return bars(text, names, series, values=Axis("accuracy in %", (0, 100)), horizontal=True)

@@ -1,1 +1,1 @@
-"""Bench: methods on data under one protocol, and the claims that are checked with it."""
+"""Benchmarks: experiments, plans, sweeps and executors for many runs, and claims to reproduce."""

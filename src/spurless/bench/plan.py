@@ -7,158 +7,138 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from spurless.bench.cell import Cell, settings
-from spurless.bench.engines import Machines, Task, choose
-from spurless.bench.engines.base import Loader, limited, load_named
-from spurless.bench.runner import Failures, Row, keyed, row_of, run_tasks
-from spurless.bench.stopping import reached
-from spurless.core.errors import BadInput
-from spurless.core.options import configure, read_toml
-from spurless.core.own_code import settled
+from spurless.bench.executors import Resources, Task, choose_executor
+from spurless.bench.experiment import Experiment, Loader, load_dataset
+from spurless.bench.runner import Failures, Row, assign_keys, run_tasks, summarize_tasks
+from spurless.bench.stopping import is_complete
+from spurless.core.config import configure, read_toml
+from spurless.core.errors import InputError
 from spurless.core.progress import Progress
 from spurless.core.records import Record
+from spurless.core.user_code import resolve_user_code_name
 from spurless.methods import method_named
-from spurless.metrics.intervals import Paired, paired
-from spurless.train.select import criterion_named
+from spurless.metrics.intervals import PairedDifference, compare_paired
 
-SIGNED = "bench"
-"""How the cells of records begin that a plan made: a run is the same in every plan."""
-DEFAULT = Machines()
+RECORD_NAME = "bench"  # first word of the field ``cell`` of records of plans: a run is the same in every plan
+DEFAULT = Resources()
 
-Door: TypeAlias = Callable[[str, Mapping[str, Any], str], Loader]
-"""From a dataset's name in the plan, what the plan says of its columns, and its model, to what opens it."""
+LoaderFactory: TypeAlias = Callable[[str, Mapping[str, Any], str], Loader]
+"""Makes a loader from a dataset's name in the plan, its column settings there, and its model."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Methods, datasets and seeds, crossed."""
+    """Every combination of methods, datasets and seeds."""
 
-    cells: Mapping[str, Mapping[str, Cell]]
-    """By what the plan calls datasets, then by what it calls methods; others are compared with the first method."""
+    experiments: Mapping[str, Mapping[str, Experiment]]
+    """By the plan's names of datasets, then of methods; the first method is the baseline of the others."""
     seeds: int = 3
     first: int = 0
     loads: Mapping[str, Loader] = field(default_factory=dict)
-    """How to open datasets that are not in the table, by what the plan calls them."""
+    """Loaders of datasets that are not in the table of datasets, by the plan's names."""
 
     def __post_init__(self) -> None:
-        if not any(self.cells.values()):
-            raise BadInput(
+        if not any(self.experiments.values()):
+            raise InputError(
                 "a plan needs a method and a dataset",
-                do='Write for example methods = ["erm", "dfr"] and datasets = ["patched-digits"].',
+                hint='Write for example methods = ["erm", "dfr"] and datasets = ["patched-digits"].',
             )
         if self.seeds < 1 or self.first < 0:
-            raise BadInput("a plan needs a seed, and none is negative", got=f"{self.seeds} from {self.first}")
+            raise InputError(
+                "a plan needs at least one seed, and seeds are not negative", got=f"{self.seeds} from {self.first}"
+            )
 
 
 @dataclass(frozen=True)
-class Benched:
-    """What a plan came to."""
+class PlanResult:
+    """Tasks, records and failures of a plan."""
 
-    tasks: Mapping[tuple[str, str], Sequence[Task]] = field(repr=False)
-    """By dataset and method, one for each seed."""
-    records: Mapping[str, Record] = field(repr=False)
-    """By key."""
-    failures: Failures
-    """Runs that came to nothing: such as those of a method that asks for labels that a dataset has not."""
+    tasks: Mapping[tuple[str, str], Sequence[Task]] = field(repr=False)  # by dataset and method, one for each seed
+    records: Mapping[str, Record] = field(repr=False)  # records by key
+    failures: Failures  # runs that failed, such as those of a method that needs labels that a dataset does not have
 
     def rows(self) -> dict[str, list[Row]]:
-        """Summarise every method, by dataset."""
-        found: dict[str, list[Row]] = {}
+        """Summarize every method, by dataset."""
+        rows: dict[str, list[Row]] = {}
         for (dataset, method), tasks in self.tasks.items():
-            found.setdefault(dataset, []).append(replace(row_of(tasks, self.records), name=method))
-        return found
+            rows.setdefault(dataset, []).append(replace(summarize_tasks(tasks, self.records), name=method))
+        return rows
 
-    def gain(self, dataset: str, method: str, metric: str = "worst_group") -> Paired | None:
-        """Compare a method with the first of the plan, seed by seed; None where no two runs can be compared."""
-        first = next(name for place, name in self.tasks if place == dataset)
-        ours, theirs = (self._values(dataset, name, metric) for name in (method, first))
-        shared = [seed for seed in ours if seed in theirs]
-        if method == first or not shared:
+    def gain(self, dataset: str, method: str, metric: str = "worst_group") -> PairedDifference | None:
+        """Compare a method with the first of the plan, seed by seed; None if they share no completed seed."""
+        baseline = next(name for other, name in self.tasks if other == dataset)
+        values, reference = (self._values(dataset, name, metric) for name in (method, baseline))
+        shared = [seed for seed in values if seed in reference]
+        if method == baseline or not shared:
             return None
-        return paired([ours[seed] for seed in shared], [theirs[seed] for seed in shared])
+        return compare_paired([values[seed] for seed in shared], [reference[seed] for seed in shared])
 
     def _values(self, dataset: str, method: str, metric: str) -> dict[int, float]:
-        found = {task.seed: self.records.get(task.key) for task in self.tasks[dataset, method]}
-        counted = {seed: record.metrics.get(metric) for seed, record in found.items() if record and reached(record)}
-        return {seed: value for seed, value in counted.items() if value is not None}
+        """Return a metric of every completed run, by seed."""
+        records = {task.seed: self.records.get(task.key) for task in self.tasks[dataset, method]}
+        values = {seed: r.metrics.get(metric) for seed, r in records.items() if r and is_complete(r)}
+        return {seed: value for seed, value in values.items() if value is not None}
 
 
 def run_plan(
     plan: Plan,
     *,
     out: Path | None = None,
-    engine: str = "auto",
-    machines: Machines = DEFAULT,
+    executor: str = "auto",
+    resources: Resources = DEFAULT,
     progress: Progress | None = None,
-) -> Benched:
-    """Do what is not done yet, and return what all of it came to.
+) -> PlanResult:
+    """Run what is not recorded yet, and return the result of the whole plan; arguments as of ``run_sweep``.
 
-    Of the methods that repair a trained model, one comes first: it trains the model by ERM, and the others find that in
-    the cache. A run that fails is told in the end, and stops no other.
-
-    Args:
-        plan: what is crossed.
-        out: the file of records; a run that it holds is not repeated, and each that ends is appended.
-        engine: ``here``, ``processes``, ``ray``, ``fleet`` or ``auto``; see ``spurless.bench.engines``.
-        machines: what may be used.
-        progress: called with stage, runs done, runs in all, and a word.
+    Of the methods that repair a trained model, one runs first: it trains the model by ERM, and the others load that
+    from the cache. A run that fails does not stop the others.
 
     Raises:
-        UnknownName, BadInput: the plan has a name or a setting that does not exist; nothing has been run.
+        UnknownNameError, InputError: the plan has a name or a setting that does not exist; nothing has been run.
     """
-    choose(engine, machines)
-    tasks, failures = tasks_of(plan, machines, progress), Failures()
-    every = [task for part in tasks.values() for task in part]
-    records = run_tasks(every, SIGNED, out=out, engine=engine, machines=machines, failures=failures, progress=progress)
-    return Benched(tasks, records, failures)
+    chosen = choose_executor(executor, resources)
+    tasks, failures = plan_tasks(plan, resources, progress), Failures()
+    settings: dict[str, Any] = {"resources": resources, "out": out, "failures": failures, "progress": progress}
+    records = run_tasks([task for part in tasks.values() for task in part], RECORD_NAME, executor=chosen, **settings)
+    return PlanResult(tasks, records, failures)
 
 
-def tasks_of(
-    plan: Plan, machines: Machines = DEFAULT, progress: Progress | None = None
+def plan_tasks(
+    plan: Plan, resources: Resources = DEFAULT, progress: Progress | None = None
 ) -> dict[tuple[str, str], list[Task]]:
-    """Return every run of a plan, by dataset and method; data are opened once a seed, and nothing is trained."""
-    for methods in plan.cells.values():
-        for cell in methods.values():  # all names before any data
-            settings(cell, machines.engine)
-            criterion_named(cell.select)
-    tasks: dict[tuple[str, str], list[Task]] = {(d, m): [] for d, methods in plan.cells.items() for m in methods}
-    total = len(plan.cells) * plan.seeds
-    for line, (dataset, methods) in enumerate(plan.cells.items()):
-        load, ranks = plan.loads.get(dataset, load_named), _ranks(methods)
-        for number in range(plan.seeds):
-            seed = plan.first + number
-            alike = [
-                Task(f"{method} on {dataset}", cell, seed, "", load, line, ranks[method])
-                for method, cell in methods.items()
-            ]
-            with limited(machines.threads, quiet=number > 0):
-                made = keyed(alike, machines)
-            for method, task in zip(methods, made, strict=True):
-                tasks[dataset, method].append(task)
-            if progress is not None:
-                progress("plan", line * plan.seeds + number + 1, total, f"{dataset}, seed {seed}")
-    _refuse_twins(task for part in tasks.values() for task in part)
-    return tasks
+    """Return every run of a plan, by dataset and method; nothing is trained."""
+    names, tasks = list[tuple[str, str]](), list[Task]()
+    for line, (dataset, methods) in enumerate(plan.experiments.items()):
+        load, ranks = plan.loads.get(dataset, load_dataset), _rank_methods(methods)
+        for method, experiment in methods.items():
+            for seed in range(plan.first, plan.first + plan.seeds):
+                names.append((dataset, method))
+                tasks.append(Task(f"{method} on {dataset}", experiment, seed, load=load, line=line, rank=ranks[method]))
+    by_name: dict[tuple[str, str], list[Task]] = {}
+    for name, task in zip(names, assign_keys(tasks, resources, progress), strict=True):
+        by_name.setdefault(name, []).append(task)
+    _check_distinct(task for part in by_name.values() for task in part)
+    return by_name
 
 
-def _refuse_twins(tasks: Iterable[Task]) -> None:
-    """Refuse a plan that has the same run under two names: a record has one name."""
+def _check_distinct(tasks: Iterable[Task]) -> None:
+    """Raise if a plan has the same run under two names: a record has one name."""
     names: dict[str, str] = {}
     for task in tasks:
         if (other := names.setdefault(task.key, task.name)) != task.name:
-            raise BadInput(
-                f"{task.name} is the same run as {other}", do="Give one of them other settings, or leave it out."
+            raise InputError(
+                f"{task.name} is the same run as {other}", hint="Change the settings of one of them, or remove it."
             )
 
 
-def _ranks(methods: Mapping[str, Cell]) -> dict[str, int]:
+def _rank_methods(methods: Mapping[str, Experiment]) -> dict[str, int]:
     """Return 1 for methods that wait until another has trained the model that they repair, and 0 for all others."""
-    ranks, begun = dict.fromkeys(methods, 0), list[Any]()
-    for name, cell in methods.items():
-        if method_named(cell.method).info.start == "trained":
-            ranks[name] = int((cell.train, cell.select) in begun)
-            begun.append((cell.train, cell.select))
+    ranks, started = dict.fromkeys(methods, 0), list[Any]()
+    for name, experiment in methods.items():
+        if method_named(experiment.method).info.start == "trained":
+            ranks[name] = int((experiment.train, experiment.select) in started)
+            started.append((experiment.train, experiment.select))
     return ranks
 
 
@@ -166,8 +146,8 @@ def _ranks(methods: Mapping[str, Cell]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class _File:
-    """What a plan's file may say."""
+class _PlanTable:
+    """The tables and values of a plan file."""
 
     methods: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
@@ -182,8 +162,8 @@ class _File:
 
 
 @dataclass(frozen=True)
-class _Method:
-    """What it may say of a method."""
+class _MethodTable:
+    """A table ``[method.NAME]`` of a plan file."""
 
     method: str | None = None
     preset: str | None = None
@@ -193,8 +173,8 @@ class _Method:
 
 
 @dataclass(frozen=True)
-class _Dataset:
-    """What it may say of a dataset, beside its columns."""
+class _DatasetTable:
+    """A table ``[dataset.NAME]`` of a plan file, without its column settings."""
 
     data: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -203,64 +183,64 @@ class _Dataset:
     train: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_plan(path: Path, door: Door | None = None) -> Plan:
-    """Read a plan from a TOML file; see ``docs/how-to/bench.md`` for what it may say.
+def read_plan(path: Path, make_loader: LoaderFactory | None = None) -> Plan:
+    """Read a plan from a TOML file; ``docs/how-to/bench.md`` describes the format.
 
-    Args:
-        path: the file.
-        door: makes what opens a dataset that is not in the table.
-
-    Raises:
-        BadInput: the file is no plan.
+    ``make_loader`` makes the loaders of datasets that are not in the table of datasets.
     """
-    file = _table(_File, read_toml(path), f"the plan {path}")
+    file = _read_table(_PlanTable, read_toml(path), f"the plan {path}")
     methods = {
-        name: _table(_Method, said, f"[method.{name}]") for name, said in _named(file.methods, file.method, "method")
+        name: _read_table(_MethodTable, table, f"[method.{name}]")
+        for name, table in _select_tables(file.methods, file.method, "method")
     }
-    cells: dict[str, dict[str, Cell]] = {}
+    experiments: dict[str, dict[str, Experiment]] = {}
     loads: dict[str, Loader] = {}
-    for name, said in _named(file.datasets, file.dataset, "dataset"):
-        own = {f.name for f in fields(_Dataset)}
-        kept = {key: value for key, value in said.items() if key.replace("-", "_") in own}
-        part = _table(_Dataset, kept, f"[dataset.{name}]")
-        model = settled(part.model or file.model)
-        if door is not None:
-            loads[name] = door(name, {key: value for key, value in said.items() if key not in kept}, model)
-        elif len(kept) < len(said):
-            raise BadInput(f"[dataset.{name}] names columns, and nobody is there to open it", where=path)
-        shared = {} if part.model is not None else file.model_options
-        cells[name] = {
-            called: Cell(
-                dataset=part.data or name,
+    for name, table in _select_tables(file.datasets, file.dataset, "dataset"):
+        known = {f.name for f in fields(_DatasetTable)}
+        settings = {key: value for key, value in table.items() if key.replace("-", "_") in known}
+        columns = {key: value for key, value in table.items() if key not in settings}
+        dataset = _read_table(_DatasetTable, settings, f"[dataset.{name}]")
+        model = resolve_user_code_name(dataset.model or file.model)
+        if make_loader is not None:
+            loads[name] = make_loader(name, columns, model)
+        elif columns:
+            what = f"[dataset.{name}] has column settings, but there is no loader for it"
+            raise InputError(what, where=path, got=", ".join(columns))
+        shared = {} if dataset.model is not None else file.model_options
+        experiments[name] = {
+            title: Experiment(
+                dataset=dataset.data or name,
                 model=model,
-                method=settled(method.method or called),
-                data_options=part.options,
-                model_options={**shared, **part.model_options},
+                method=resolve_user_code_name(method.method or title),
+                data_options=dataset.options,
+                model_options={**shared, **dataset.model_options},
                 preset=method.preset,
                 method_options=method.options,
-                train={**file.train, **part.train, **method.train},
+                train={**file.train, **dataset.train, **method.train},
                 select=method.select or file.select,
             )
-            for called, method in methods.items()
+            for title, method in methods.items()
         }
-    return Plan(cells, file.seeds, file.seed, loads)
+    return Plan(experiments, file.seeds, file.seed, loads)
 
 
-def _named(names: Sequence[str], tables: Mapping[str, Any], kind: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the tables in the order of the list of names, where there is one; a name needs no table."""
-    if twice := [name for number, name in enumerate(names) if name in names[:number]]:
-        raise BadInput(f"a {kind} is named twice", got=twice[0])
+def _select_tables(names: Sequence[str], tables: Mapping[str, Any], kind: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the tables in the order of the list of names, if there is one; a name needs no table."""
+    if duplicates := [name for number, name in enumerate(names) if name in names[:number]]:
+        raise InputError(f"a {kind} is listed twice", got=duplicates[0])
     if names and (unlisted := [name for name in tables if name not in names]):
-        raise BadInput(f"[{kind}.{unlisted[0]}] is not in the list {kind}s", do=f"Add it there, or leave {kind}s out.")
+        raise InputError(
+            f"[{kind}.{unlisted[0]}] is not in the list {kind}s", hint=f"Add it to {kind}s, or remove {kind}s."
+        )
     return [(name, tables.get(name, {})) for name in names or tables]
 
 
-def _table(kind: type[T], said: Any, what: str) -> T:
-    """Read one table of the file; what must be a table in it is one."""
-    if not isinstance(said, Mapping):
-        raise BadInput(f"{what} is no table", got=said)
-    made = configure(kind, said, what)
+def _read_table(kind: type[T], table: Any, what: str) -> T:
+    """Read one table of the file, and check which of its values are tables."""
+    if not isinstance(table, Mapping):
+        raise InputError(f"{what} is not a table", got=table)
+    result = configure(kind, table, what)
     for part in fields(kind):  # type: ignore[arg-type]  # each is one of the dataclasses above
-        if str(part.type).startswith("Mapping") and not isinstance(getattr(made, part.name), Mapping):
-            raise BadInput(f"{part.name} of {what} is no table", got=getattr(made, part.name))
-    return made
+        if str(part.type).startswith("Mapping") and not isinstance(getattr(result, part.name), Mapping):
+            raise InputError(f"{part.name} of {what} is not a table", got=getattr(result, part.name))
+    return result

@@ -1,11 +1,12 @@
-"""Stopping: which runs of a sweep count, and where it goes no further.
+"""The stopping rule of sweeps, and which of their runs count.
 
-The rule is that of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748, section 4.2), which walks learning
-rates "up to the point of divergence or drastic performance loss (>25% in test accuracy) among any one of the seeds".
+The rule is that of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748, section 4.2), which increases
+learning rates "up to the point of divergence or drastic performance loss (>25% in test accuracy) among any one of the
+seeds".
 
 Deviations:
-    The loss is looked for in the validation accuracy, since the test split decides nothing here.
-    25 % is read as a share of the best accuracy so far, not as points: of the two it stops earlier.
+    The loss is measured in validation accuracy, since the test split decides nothing here.
+    25 % is a fraction of the best accuracy so far, not percentage points: of the two it stops earlier.
 """
 
 from __future__ import annotations
@@ -14,103 +15,95 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from spurless.bench.engines.base import DIVERGED, VALIDATION, Task
-from spurless.core.records import Record, cut_off
+from spurless.bench.executors.task import DIVERGED, VALIDATION, Task
+from spurless.core.records import Record, is_cut_off
 
-HAIR = 1e-9
-"""What rounding may do to an accuracy: three quarters of 80 % are 60 %."""
+ROUNDING_TOLERANCE = 1e-9  # tolerance when accuracies are compared: three quarters of 80 % are 60 %
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a line of a sweep ended, why, and what was not run for it."""
+    """Where a line of a sweep stopped, why, and the values that were not run."""
 
     at: str
     why: str
-    left: tuple[str, ...]
+    not_run: tuple[str, ...]
     line: int = 0
     rank: int = 0
 
 
-def diverged(record: Record) -> bool:
-    """Return whether the run ended without numbers, because its loss was none."""
+def has_diverged(record: Record) -> bool:
+    """Return whether the run ended without numbers because its loss was not finite."""
     return any(warning.startswith(DIVERGED) for warning in record.warnings)
 
 
-def reached(record: Record) -> bool:
-    """Return whether the run came to the end it was given: ``stop_accuracy`` or ``stop_loss``, where one is set.
+def is_complete(record: Record) -> bool:
+    """Return whether the run reached ``stop_accuracy`` or ``stop_loss``, if one is set, and did not diverge.
 
-    A run that was cut off by its epochs or steps did not. The last stage counts that was under the rule.
+    A run that was cut off by its epochs or steps did not. The last stage under the rule counts.
     """
-    return not diverged(record) and not cut_off(record)
+    return not has_diverged(record) and not is_cut_off(record)
 
 
-def validation_of(record: Record) -> float | None:
-    """Return the validation accuracy of a run; None where it diverged."""
+def validation_accuracy(record: Record) -> float | None:
+    """Return the validation accuracy of a run; None if it diverged."""
     return record.metrics.get(VALIDATION)
 
 
-def stop_of(line: Sequence[Task], records: Mapping[str, Record], drop: float) -> Stop | None:
-    """Return where a line ends by the rule, as far as its records say.
+def find_stop(line: Sequence[Task], records: Mapping[str, Record], drop: float) -> Stop | None:
+    """Return where a line stops by the rule, as far as its records show.
 
-    Args:
-        line: the tasks of one line, in any order.
-        records: by key, of those that are done.
-        drop: the share of a seed's best validation accuracy that it may lose.
+    A seed may lose the fraction ``drop`` of its best validation accuracy.
     """
     best: dict[int, tuple[float, str]] = {}
-    ranks = [list(part) for _, part in groupby(sorted(line, key=_place), key=lambda task: task.rank)]
+    ordered = sorted(line, key=lambda task: (task.rank, task.seed))
+    ranks = [list(part) for _, part in groupby(ordered, key=lambda task: task.rank)]
     for number, tasks in enumerate(ranks):
         done = [(task, records[task.key]) for task in tasks if task.key in records]
-        why = next((words for task, record in done if (words := _why(task, record, best, drop))), None)
+        why = next((reason for task, record in done if (reason := _reason(task, record, best, drop))), None)
         if why is not None:
-            return Stop(tasks[0].name, why, tuple(_names(ranks[number + 1 :])), tasks[0].line, tasks[0].rank)
+            not_run = tuple(later[0].name for later in ranks[number + 1 :])
+            return Stop(tasks[0].name, why, not_run, tasks[0].line, tasks[0].rank)
         for task, record in done:
-            value = validation_of(record)
+            value = validation_accuracy(record)
             if value is not None and value > best.get(task.seed, (-1.0, ""))[0]:
                 best[task.seed] = value, task.name
     return None
 
 
 def next_wave(tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> list[Task]:
-    """Return what may run now: of every line the lowest value that is not done, with all its missing seeds.
+    """Return the tasks that may run now: of every line the lowest incomplete value, with all its missing seeds.
 
-    A line that stopped still ends the value it stopped at, so that a sweep that was killed there ends as any other.
+    A line that stopped still completes the value it stopped at, so that an interrupted sweep has the same result.
     """
-    missing = [task for task in walked(tasks, stops_of(tasks, records, drop)) if task.key not in records]
+    allowed = tasks_within_limit(tasks, find_stops(tasks, records, drop))
+    missing = [task for task in allowed if task.key not in records]
     lowest = {task.line: task.rank for task in sorted(missing, key=lambda task: -task.rank)}  # the last one stays
     wave = {task.key: task for task in missing if task.rank == lowest[task.line]}
     return list(wave.values())
 
 
-def stops_of(tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> Iterator[Stop]:
-    """Yield where each line of a sweep ends by the rule, as far as its records say."""
+def find_stops(tasks: Sequence[Task], records: Mapping[str, Record], drop: float | None) -> Iterator[Stop]:
+    """Yield where each line of a sweep stops by the rule, as far as its records show."""
     if drop is None:
         return
     for _, line in groupby(tasks, key=lambda task: task.line):
-        stop = stop_of(list(line), records, drop)
+        stop = find_stop(list(line), records, drop)
         if stop is not None:
             yield stop
 
 
-def walked(tasks: Sequence[Task], stops: Iterable[Stop]) -> list[Task]:
-    """Return the tasks that were not left by the rule."""
-    ends = {stop.line: stop.rank for stop in stops}
-    return [task for task in tasks if task.rank <= ends.get(task.line, task.rank)]
+def tasks_within_limit(tasks: Sequence[Task], stops: Iterable[Stop]) -> list[Task]:
+    """Return the tasks that the rule does not leave out."""
+    limits = {stop.line: stop.rank for stop in stops}
+    return [task for task in tasks if task.rank <= limits.get(task.line, task.rank)]
 
 
-def _why(task: Task, record: Record, best: Mapping[int, tuple[float, str]], drop: float) -> str | None:
-    if diverged(record):
+def _reason(task: Task, record: Record, best: Mapping[int, tuple[float, str]], drop: float) -> str | None:
+    """Return why a line stops at this run, if it does."""
+    if has_diverged(record):
         return f"seed {task.seed} diverged"
-    value, (high, name) = validation_of(record), best.get(task.seed, (0.0, ""))
-    if value is None or value >= (1 - drop) * high - HAIR:
+    value, (high, name) = validation_accuracy(record), best.get(task.seed, (0.0, ""))
+    if value is None or value >= (1 - drop) * high - ROUNDING_TOLERANCE:
         return None
     return f"the validation accuracy of seed {task.seed} fell from {high:.1%} at {name} to {value:.1%}"
-
-
-def _place(task: Task) -> tuple[int, int]:
-    return task.rank, task.seed
-
-
-def _names(ranks: Iterable[Sequence[Task]]) -> list[str]:
-    return [tasks[0].name for tasks in ranks]

@@ -1,13 +1,10 @@
-"""The command line: parse, call one function, print. An error of ours is one line and exit status 2."""
+"""Command line of Spurless; an expected error is one line and exit status 2."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
@@ -16,6 +13,7 @@ from typer.core import TyperGroup
 from spurless import __version__
 from spurless.cli.audit import audit
 from spurless.cli.bench import bench
+from spurless.cli.console import handle_warnings
 from spurless.cli.data import data
 from spurless.cli.demo import demo
 from spurless.cli.evaluate import evaluate
@@ -27,56 +25,46 @@ from spurless.cli.report import report
 from spurless.cli.reproduce import reproduce
 from spurless.cli.sweep import sweep
 from spurless.core.errors import SpurlessError, SpurlessWarning
-from spurless.core.turn import take_turn
 
-_GOES_ON = {
-    "fit": "stopped; the same command goes on where this one was.",
-    "reproduce": "stopped; with --out, the same command goes on where this one was.",
-    **dict.fromkeys(("sweep", "bench"), "stopped; the same command goes on after the runs that are recorded."),
+_RESUME_HINTS = {
+    "fit": "stopped; run the same command to resume.",
+    "reproduce": "stopped; if --out was given, run the same command to resume.",
+    **dict.fromkeys(("sweep", "bench"), "stopped; run the same command to resume after the recorded runs."),
 }
-"""What a command says on Ctrl-C that keeps what it has done; others begin again."""
+"""Message on Ctrl-C of commands that can resume."""
 
 
-class _Stopped(Exception):
-    """Ctrl-C, and what to say of it."""
+class _InterruptError(Exception):
+    """Ctrl-C, with the message to print."""
 
 
 class _Commands(TyperGroup):
-    """The commands. Ctrl-C leaves under a name of ours: Typer would turn it into a status without a word."""
+    """Group of commands that converts Ctrl-C: Typer would exit without a message."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise _Stopped(_GOES_ON.get(ctx.invoked_subcommand or "", "stopped.")) from None
+            raise _InterruptError(_RESUME_HINTS.get(ctx.invoked_subcommand or "", "stopped.")) from None
 
 
 app = typer.Typer(
     cls=_Commands,
-    help="Find the shortcuts a classifier relies on, remove them, and prove it.",
-    epilog="Start with: spurless demo. Every command explains itself: spurless fit --help.",
+    help="Find shortcuts that a classifier relies on, repair it, and check the repair.",
+    epilog="Start with: spurless demo. Help on a command: spurless fit --help.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("demo")(demo)
-app.command("fit")(fit)
-app.command("sweep")(sweep)
-app.command("bench")(bench)
-app.command("eval")(evaluate)
-app.command("audit")(audit)
-app.command("fix")(fix)
-app.command("explain")(explain)
-app.command("report")(report)
-app.command("reproduce")(reproduce)
-app.command("ls")(ls)
+for command in (demo, fit, sweep, bench, evaluate, audit, fix, explain, report, reproduce, ls):
+    app.command("eval" if command is evaluate else command.__name__)(command)
 app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)
 def _version(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and leave.", metavar=""),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", metavar=""),
 ) -> None:
     if version:
         print(__version__)
@@ -87,33 +75,34 @@ def _version(
 
 def main() -> None:
     """Run the command line."""
-    parent = os.getppid()
     try:
-        with _warnings_in_one_line():
+        with handle_warnings(SpurlessWarning, _print_warning):  # on one line, without the code that raised it
             status = app(prog_name="spurless", standalone_mode=False)
         sys.stdout.flush()
-    except _Stopped as stopped:
-        _leave(str(stopped), 130, parent)
+    except _InterruptError as error:
+        _leave(str(error), 130)
     except (SpurlessError, typer.TyperException) as error:
-        _leave(_sentence(error), 2, parent)
+        _leave(_format_error(error), 2)
     except BrokenPipeError:
         _close_output()
         sys.exit(1)
-    except OSError as error:  # a disk that is full, a file that may not be read
+    except OSError as error:  # a full disk, a file without read permission
         _close_output()
-        _leave(f"{error.filename or 'standard output'}: {error.strerror or error}.", 2, parent)
+        _leave(f"{error.filename or 'standard output'}: {error.strerror or error}.", 2)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _leave(sentence: str, status: int, parent: int) -> NoReturn:
-    """Say one line, whatever a message from below looks like, and leave; of processes that fail alike one says it."""
-    if take_turn():
-        print("spurless:", " ".join(line.strip() for line in sentence.splitlines()), file=sys.stderr, flush=True)
-    _let_go_first(parent)
+def _leave(message: str, status: int) -> NoReturn:
+    """Print a message on one line, with the rank if several processes train together, and exit."""
+    rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))
+    prefix = "spurless:" if rank is None else f"spurless: [rank {rank}]"
+    line = " ".join(part.strip() for part in message.splitlines())
+    sys.stderr.write(f"{prefix} {line}\n")  # one write, or the lines of two ranks would mix
+    sys.stderr.flush()
     sys.exit(status)
 
 
-def _sentence(error: SpurlessError | typer.TyperException) -> str:
+def _format_error(error: SpurlessError | typer.TyperException) -> str:
     if isinstance(error, SpurlessError):
         return str(error)
     context = getattr(error, "ctx", None)
@@ -122,32 +111,12 @@ def _sentence(error: SpurlessError | typer.TyperException) -> str:
     return f"{text} See: {context.command_path} --help" if context is not None else text
 
 
-@contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    """Say a warning of ours as a person would, without the line of code that raised it."""
-    usual = warnings.showwarning
-
-    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, SpurlessWarning):
-            print(f"spurless: warning: {message}", file=sys.stderr)
-        else:
-            usual(message, category, *place, **more)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", SpurlessWarning)
-        warnings.showwarning = show
-        yield
-
-
-def _let_go_first(parent: int, seconds: float = 60.0) -> None:
-    """Wait for the process that started this one to train with it: it would be killed, and its status lost."""
-    until = time.monotonic() + seconds
-    while os.environ.get("LOCAL_RANK", "0") != "0" and os.getppid() == parent and time.monotonic() < until:
-        time.sleep(0.05)
+def _print_warning(message: str) -> None:
+    print(f"spurless: warning: {message}", file=sys.stderr)
 
 
 def _close_output() -> None:
-    """Let what is still buffered go nowhere: Python would try to write it once more, and say so."""
+    """Discard buffered output: Python would try to write it again at exit and report the failure."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

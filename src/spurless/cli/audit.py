@@ -1,117 +1,54 @@
-"""``spurless audit``: does a trained model cheat, on what, and on which examples? One page says so."""
+"""``spurless audit``: test whether a trained model relies on a shortcut, and write the findings to a page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from spurless.cli.console import check_places, progress_bar
-from spurless.cli.data_facts import PARTS
-from spurless.cli.flags import (
-    OUTPUT,
-    CsvAttribute,
-    CsvFeatures,
-    CsvFile,
-    CsvLabel,
-    CsvRoot,
-    CsvSplit,
-    CsvText,
-    Data,
-    DataOption,
-    Device,
-    Json,
-    ModelOfWeights,
-    ModelOption,
-    Quiet,
-    SeedOfWeights,
-    SkipBad,
-    Workers,
-)
-from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import check_weights, open_model, seed_of, with_tokenizer
-from spurless.core.errors import BadInput, UnknownName
-from spurless.core.options import pairs
+from spurless.cli import params as cli
+from spurless.cli.console import progress_bar
+from spurless.cli.inputs import open_dataset, open_model, resolve_seed
+from spurless.cli.outputs import check_outputs
+from spurless.core.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from spurless.core.findings import Audit
 
-QUESTIONS = "Questions"
+AUDITS = "Audits"
 
 
+@cli.expand_params
 def audit(
-    weights: Annotated[
-        Path,
-        typer.Argument(
-            help="Weights of a trained model as safetensors; or the folder of a Hugging Face text classifier.",
-            metavar="WEIGHTS",
-        ),
-    ],
-    data: Data = "patched-digits",
-    data_option: DataOption = [],
-    label: CsvLabel = None,
-    attribute: CsvAttribute = None,
-    split: CsvSplit = None,
-    features: CsvFeatures = None,
-    file: CsvFile = None,
-    text: CsvText = None,
-    root: CsvRoot = None,
-    skip_bad: SkipBad = False,
-    model: ModelOfWeights = None,
-    model_option: ModelOption = [],
-    part: Annotated[
-        str,
-        typer.Option(
-            help="Held-out split to ask with: val or test; train shows what was learnt by heart.",
-            metavar="SPLIT",
-            rich_help_panel=QUESTIONS,
-        ),
-    ] = "val",
-    only: Annotated[
-        list[str],
-        typer.Option(
-            help="Ask this question alone (see: spurless ls audits); repeat for more.",
-            metavar="NAME",
-            rich_help_panel=QUESTIONS,
-        ),
-    ] = [],
-    masks: Annotated[
-        Path | None,
-        typer.Option(
-            help="NumPy file of the foreground of every image of the split, (N, height, width): swaps backgrounds.",
-            metavar="NPY",
-            rich_help_panel=QUESTIONS,
-        ),
-    ] = None,
-    permutations: Annotated[
-        int, typer.Option(help="How often chance is asked.", min=1, rich_help_panel=QUESTIONS)
-    ] = 499,
-    level: Annotated[
-        float,
-        typer.Option(help="How often a question may flag a model that leans on nothing.", rich_help_panel=QUESTIONS),
-    ] = 0.05,
-    seed: SeedOfWeights = None,
-    device: Device = "auto",
-    workers: Workers = 0,
-    out: Annotated[Path, typer.Option(help="Page to write.", metavar="HTML", rich_help_panel=OUTPUT)] = Path(
-        "audit.html"
+    *,
+    data: cli.DataParams,
+    given: cli.WeightsParams,
+    part: str = cli.param(
+        "val", AUDITS, "Split to audit: val or test; train shows what the model has memorized.", metavar="SPLIT"
     ),
-    export: Annotated[
-        Path | None,
-        typer.Option(help="Write the suspected examples to this table too.", metavar="CSV", rich_help_panel=OUTPUT),
-    ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    only: list[str] = cli.param(
+        list, AUDITS, "Run only this audit (see: spurless ls audits); repeat for more.", metavar="NAME"
+    ),
+    masks: Path | None = cli.param(
+        None, AUDITS, "Foreground masks of the split, (N, height, width), to swap backgrounds.", metavar="NPY"
+    ),
+    permutations: int = cli.param(499, AUDITS, "Number of permutations.", min=1),
+    level: float = cli.param(0.05, AUDITS, "Significance level: false-positive rate per test."),
+    device: cli.DeviceParams,
+    out: Path = cli.param(Path("audit.html"), cli.OUTPUT, "Page to write.", metavar="HTML"),
+    export: Path | None = cli.param(
+        None, cli.OUTPUT, "Also write the suspected examples to this table.", metavar="CSV"
+    ),
+    json: cli.Json = False,
+    quiet: cli.Quiet = False,
 ) -> None:
-    """Ask the model in WEIGHTS what it leans on, with examples it was not trained on.
+    """Test which shortcuts the model in WEIGHTS relies on, with held-out examples.
 
-    No attributes are needed; where the data have some, they are asked about too.
-    Every question is compared with chance by permutation. The page says first
-    whether the model leans on a shortcut, then on what, and shows the examples
-    that seem to break it. The same is written for machines beside it, as JSON.
+    Attributes are not needed; if the data have some, they are tested too. Every
+    test is compared with chance by permutation. The page starts with the verdict,
+    then lists the findings, and shows examples that seem to contradict the
+    shortcut. A JSON file with the same content is written next to it.
 
     Examples:
       spurless audit runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
@@ -119,72 +56,64 @@ def audit(
       spurless audit mine.safetensors --data meta.csv --label y --export suspects.csv
       spurless audit mine.safetensors --only image-properties --only hidden-regions
     """
-    from spurless.auditing import audit as ask
+    from spurless.auditing import audit as run_audit
     from spurless.reporting import audit_json, write_audit, write_json, write_suspects
-    from spurless.train.run import Engine
 
-    if part not in PARTS:
-        raise UnknownName("split", part, PARTS)
+    cli.check_split(part)
     if not 0 < level < 1:
-        raise BadInput("--level is a share", expected="above 0 and below 1, such as 0.05", got=level)
-    check_weights(weights)
-    seed = seed_of(weights, seed)
-    places = [out, *([export] if export is not None else [])]
-    check_places(weights, places, "--out, --export", inputs=[data, masks])
-    beside = out.with_suffix(".json")
-    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
-    splits = open_data(
-        data, with_tokenizer(pairs(data_option, "--data-option"), columns, model, weights), columns, seed, quiet or json
-    )
-    asked = open_model(weights, model, pairs(model_option, "--model-option"), splits, seed)
+        raise InputError("--level is out of range", expected="above 0 and below 1, such as 0.05", got=level)
+    seed = resolve_seed(given.weights, given.seed)
+    check_outputs([export], "--out, --export", page=out, inputs=[given.weights, data.data, masks])
+    splits = open_dataset(data, seed, given.model, given.weights, quiet or json)
+    model = open_model(given.weights, given.model, given.options, splits, seed)
     with progress_bar(quiet or json) as progress:
-        found = ask(
-            asked,
+        result = run_audit(
+            model,
             splits,
             part=part,
             only=only,
-            masks=None if masks is None else _masks(masks),
+            masks=None if masks is None else _load_masks(masks),
             seed=seed,
             permutations=permutations,
             level=level,
-            engine=Engine(device, workers=workers),
+            compute=device.compute(),
             progress=progress,
         )
-    page = write_audit(out, found)
-    write_json(beside, found)
+    page = write_audit(out, result)
+    json_file = write_json(out.with_suffix(".json"), result)
     if export is not None:
-        write_suspects(export, found)
+        write_suspects(export, result)
     if json:
-        print(audit_json(found), end="")
+        print(audit_json(result), end="")
         return
-    _show(found)
-    more = f", the suspected examples in {export}" if export is not None else ""
-    print(f"page in {page.resolve()}, the same for machines in {beside}{more}")
+    _show(result)
+    more = f", suspected examples in {export}" if export is not None else ""
+    print(f"page in {page.resolve()}, JSON in {json_file}{more}")
 
 
-def _show(found: Audit) -> None:
-    """Print the verdict, and a line per finding."""
-    from spurless.reporting import opinion
+def _show(result: Audit) -> None:
+    """Print the verdict and a line per finding."""
+    from spurless.reporting import summarize_audit
 
-    said = opinion(found)
-    print(said.headline)
-    for line in filter(None, (said.what, said.sure, said.then)):
+    verdict = summarize_audit(result)
+    print(verdict.headline)
+    for line in filter(None, (verdict.what, verdict.certainty, verdict.next_step)):
         print(f"  {line}")
-    for finding in found.findings:
+    for finding in result.findings:
         mark = "flagged" if finding.flagged else "       "
         chance = "" if finding.p is None else f", p = {finding.p:.3g}"
         print(f"  {mark}  {finding.audit}: {finding.title} (severity {finding.severity:.2f}{chance})")
 
 
-def _masks(path: Path) -> Tensor:
-    """Read masks; a pickle is refused."""
+def _load_masks(path: Path) -> Tensor:
+    """Load masks without unpickling."""
     import numpy as np
     import torch
 
     try:
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except FileNotFoundError:
-        raise BadInput("no such file of masks", where=path) from None
-    except (ValueError, TypeError, OSError, EOFError):  # what NumPy says of it is about pickles
+        raise InputError("no such file of masks", where=path) from None
+    except (ValueError, TypeError, OSError, EOFError):  # NumPy's own message is about pickles
         expected = "one array of (N, height, width), as np.save writes it"
-        raise BadInput("the masks cannot be read", where=path, expected=expected) from None
+        raise InputError("the masks cannot be read", where=path, expected=expected) from None

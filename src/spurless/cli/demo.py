@@ -1,111 +1,107 @@
-"""``spurless demo``: the whole story on embedded data: a classifier that cheats, a fix, the proof."""
+"""``spurless demo``: train a classifier that relies on a shortcut, audit and repair it, on embedded data."""
 
 from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from spurless.cli.console import progress_bar, share
-from spurless.cli.flags import Quiet
+from spurless.cli import params as cli
+from spurless.cli.console import progress_bar
 from spurless.core.files import check_writable
 from spurless.core.findings import Audit
 from spurless.core.records import Record
+from spurless.reporting.format import format_percent
 
 TRAIN = {"steps": 170, "batch_size": 64, "lr": 0.01}
-STORY = {
+METHODS = {
     "erm": "",
     "masktune": "nothing else",
     "neurontune": "the validation labels",
     "group-resample": "the training attributes",
     "dfr": "the validation attributes",
 }
-"""The methods that are shown, and what each uses beyond the training labels."""
+"""Methods of the demo, and the labels that each uses in addition to the training labels."""
 PRESETS = {"masktune": "digits", "neurontune": "digits"}
 
 
+@cli.expand_params
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the page and the records.")] = Path("demo"),
-    seeds: Annotated[int, typer.Option(help="How often to repeat everything, with other seeds.", min=1)] = 5,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.", metavar="")] = False,
-    quiet: Quiet = False,
+    out: Path = cli.param(Path("demo"), None, "Folder for the page and the records."),
+    seeds: int = cli.param(5, None, "Number of seeds.", min=1),
+    open_: bool = cli.flag(None, "Open the page in the browser.", "--open"),
+    quiet: cli.Quiet = False,
 ) -> None:
-    """Train a classifier that cheats, audit it, show the groups it fails, repair it, and prove it, on one page.
+    """Train a classifier that relies on a shortcut, audit and repair it, and write one page.
 
     The data are handwritten digits, 0-4 against 5-9. In training 99 % of the first
-    carry a red square and 99 % of the second do not; in the test half of each do.
-    Runs offline on a CPU in a minute or two.
+    have a red square and 99 % of the second do not; in the test split half of each
+    have one. Runs offline on a CPU in a minute or two.
 
     Examples:
       spurless demo
-      spurless demo --out story --seeds 1 --open
+      spurless demo --out digits --seeds 1 --open
     """
     from spurless.auditing import audit
-    from spurless.bench.fitting import fit
-    from spurless.core.records import append
+    from spurless.core.records import append_record
     from spurless.data import load
+    from spurless.fitting import fit
     from spurless.methods import method_named
     from spurless.models import build
-    from spurless.reporting import write_report
-    from spurless.reporting.audit_words import opinion
+    from spurless.reporting import report
+    from spurless.reporting.audit_text import summarize_audit
 
     check_writable(out)
     records_file = out / "records.jsonl"
     records_file.unlink(missing_ok=True)
     records: list[Record] = []
-    looks: list[Audit] = []
+    audits: list[Audit] = []
     with progress_bar(quiet) as progress:
         for seed in range(seeds):
             data = load("patched-digits", conflicting=0.01, seed=seed)
-            fresh = trained = build("small-cnn", data, seed=seed)
-            for name in STORY:
-                given = trained if method_named(name).info.start == "trained" else fresh
-                told = _named(progress, f"{name}, seed {seed}")
-                fitted = fit(name, given, data, seed=seed, preset=PRESETS.get(name), train=TRAIN, progress=told)
+            untrained = trained = build("small-cnn", data, seed=seed)
+            for name in METHODS:
+                model = trained if method_named(name).info.start == "trained" else untrained
+                stage = _rename_stage(progress, f"{name}, seed {seed}")
+                fitted = fit(name, model, data, seed=seed, preset=PRESETS.get(name), train=TRAIN, progress=stage)
                 trained = fitted.model if name == "erm" else trained
-                if name == "erm" and not looks:
-                    looks.append(audit(trained, data, seed=seed, progress=_named(progress, "audit")))
+                if name == "erm" and not audits:
+                    audits.append(audit(trained, data, seed=seed, progress=_rename_stage(progress, "audit")))
                 records.append(fitted.record)
-                append(records_file, fitted.record)
-    page = write_report(
-        out / "report.html",
-        records,
-        audits=looks,
-        title="A classifier that cheats, and its repair",
-        pictures=[_examples(load("patched-digits", conflicting=0.01))],
-    )
-    _summarise(records, seeds, opinion(looks[0]).headline)
+                append_record(records_file, fitted.record)
+    title, examples = "A classifier with a shortcut, and its repair", load("patched-digits", conflicting=0.01)
+    page = report(out / "report.html", records, audits=audits, title=title, pictures=[_examples(examples)])
+    _summarise(records, seeds, summarize_audit(audits[0]).headline)
     print(f"\nThe page: {page.resolve()}")
     if open_:
         webbrowser.open(page.resolve().as_uri())
 
 
-def _named(progress: Any, name: str) -> Any:
+def _rename_stage(progress: Any, name: str) -> Any:
     """Report progress under another name than the stage's."""
-    return progress and (lambda _, step, total, word: progress(name, step, total, word))
+    return progress and (lambda _, step, total, message: progress(name, step, total, message))
 
 
 def _summarise(records: list[Record], seeds: int, headline: str) -> None:
-    """Print the story in a few lines."""
+    """Print the main results in a few lines."""
     mean = {
         name: {
             metric: sum(r.metrics[metric] or 0.0 for r in records if r.method == name) / seeds
             for metric in ("average", "adjusted_average", "worst_group")
         }
-        for name in STORY
+        for name in METHODS
     }
     erm = mean["erm"]
-    seems, worst = share(erm["adjusted_average"]), share(erm["worst_group"])
-    print(f"On data like its training data ERM is right {seems} of the time; in its worst group, {worst}.")
-    print(f"It reads the red square instead of the digit. The audit says: {headline}")
-    print("Worst group and average after a fix:")
-    for name, with_ in list(STORY.items())[1:]:
-        print(f"  {name:<15} {share(mean[name]['worst_group']):>7} {share(mean[name]['average']):>7}  using {with_}")
+    average, worst = format_percent(erm["adjusted_average"]), format_percent(erm["worst_group"])
+    print(f"On data like its training data ERM has an accuracy of {average}; in its worst group, {worst}.")
+    print(f"It uses the red square instead of the digit. Audit: {headline}")
+    print("Worst-group and average accuracy after a repair:")
+    for name, labels in list(METHODS.items())[1:]:
+        worst, average = (format_percent(mean[name][metric]) for metric in ("worst_group", "average"))
+        print(f"  {name:<15} {worst:>7} {average:>7}  using {labels}")
 
 
-def _examples(data: Any, each: int = 8) -> Any:
+def _examples(data: Any, per_group: int = 8) -> Any:
     """Draw a few training examples of every group, one row per group."""
     import io
 
@@ -117,19 +113,15 @@ def _examples(data: Any, each: int = 8) -> Any:
     train, names = data.train, data.groups.names
     rows = []
     for g in range(len(names)):
-        members = (train.g == g).nonzero().flatten()[:each]
+        members = (train.g == g).nonzero().flatten()[:per_group]
         tiles = torch.nn.functional.pad(train.x[members], [1] * 4, value=255)
-        blank = torch.full((each - len(members), *tiles.shape[1:]), 255, dtype=torch.uint8)
+        blank = torch.full((per_group - len(members), *tiles.shape[1:]), 255, dtype=torch.uint8)
         rows.append(torch.cat(list(torch.cat([tiles, blank])), dim=2))
     sheet = torch.cat(rows, dim=1)
     image = Image.fromarray(sheet.permute(1, 2, 0).numpy())
     image = image.resize((image.width * 2, image.height * 2), Image.Resampling.NEAREST)
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
-    return Picture(
-        title="What the classifier was shown",
-        caption="Training examples, one row per group: "
-        + "; ".join(f"{name} ({int(n)})" for name, n in zip(names, train.counts, strict=True)),
-        png=buffer.getvalue(),
-        alt="Handwritten digits in four rows, one per group; the rows of marked digits have a red square in the corner",
-    )
+    counts = "; ".join(f"{name} ({int(n)})" for name, n in zip(names, train.counts, strict=True))
+    alt = "Handwritten digits in four rows, one per group; the rows of marked digits have a red square in the corner"
+    return Picture("Training examples", caption=f"One row per group: {counts}", png=buffer.getvalue(), alt=alt)

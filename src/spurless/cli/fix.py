@@ -1,4 +1,4 @@
-"""``spurless fix``: repair a trained model that leans on a shortcut, or keep it and say why."""
+"""``spurless fix``: repair a trained model that relies on a shortcut, or keep it and explain why."""
 
 from __future__ import annotations
 
@@ -6,40 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from spurless.cli.console import check_places, progress_bar, share, table
-from spurless.cli.flags import (
-    METHOD,
-    OUTPUT,
-    OWN_METHOD,
-    TRAINING,
-    CsvAttribute,
-    CsvFeatures,
-    CsvFile,
-    CsvLabel,
-    CsvRoot,
-    CsvSplit,
-    CsvText,
-    Data,
-    DataOption,
-    Device,
-    Json,
-    MethodOption,
-    ModelOfWeights,
-    ModelOption,
-    Precision,
-    Quiet,
-    SeedOfWeights,
-    SkipBad,
-    Workers,
-)
-from spurless.cli.sources import Columns, open_data
-from spurless.cli.weights import check_weights, open_model, refuse_selector, seed_of, with_tokenizer
-from spurless.core.errors import BadInput
-from spurless.core.options import pairs
-from spurless.core.records import append
-from spurless.core.repairs import FATES, Measure
+from spurless.cli import params as cli
+from spurless.cli.console import print_table, progress_bar
+from spurless.cli.inputs import check_no_selector, open_dataset, open_model, resolve_seed
+from spurless.cli.outputs import check_onnx_path, check_outputs
+from spurless.core.config import parse_pairs
+from spurless.core.errors import InputError
+from spurless.core.records import append_record
+from spurless.core.repairs import OUTCOMES, Accuracy
+from spurless.reporting.format import format_percent
 
 if TYPE_CHECKING:
     from spurless.core.repairs import Repair
@@ -48,94 +23,57 @@ if TYPE_CHECKING:
 REPAIR = "Repair"
 
 
+@cli.expand_params
 def fix(
-    weights: Annotated[
-        Path,
-        typer.Argument(
-            help="Weights of a trained model as safetensors; or the folder of a Hugging Face text classifier.",
-            metavar="WEIGHTS",
-        ),
-    ],
-    data: Data = "patched-digits",
-    data_option: DataOption = [],
-    label: CsvLabel = None,
-    attribute: CsvAttribute = None,
-    split: CsvSplit = None,
-    features: CsvFeatures = None,
-    file: CsvFile = None,
-    text: CsvText = None,
-    root: CsvRoot = None,
-    skip_bad: SkipBad = False,
-    model: ModelOfWeights = None,
-    model_option: ModelOption = [],
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Method to repair with {OWN_METHOD}.",
-            metavar="NAME",
-            show_default="chosen by what is found",
-            rich_help_panel=METHOD,
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="Named configuration of the method.", show_default="for any trained model", rich_help_panel=METHOD
-        ),
-    ] = None,
-    method_option: MethodOption = [],
-    try_: Annotated[
-        str | None,
-        typer.Option(
-            "--try",
-            help="Run several and keep the best: repairs, all (those that train the whole network too), or names.",
-            metavar="WHICH",
-            rich_help_panel=METHOD,
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            help="Average accuracy that a repair may cost, as a share: 0.01 is one point.", rich_help_panel=REPAIR
-        ),
-    ] = 0.01,
+    *,
+    data: cli.DataParams,
+    given: cli.WeightsParams,
+    method: str | None = cli.param(
+        None, cli.METHOD, f"Repair method {cli.CUSTOM_METHOD}.", metavar="NAME", show_default="chosen by the audit"
+    ),
+    preset: str | None = cli.param(
+        None, cli.METHOD, "Named configuration of the method.", show_default="one that suits any trained model"
+    ),
+    method_option: cli.MethodOption = [],
+    try_: str | None = cli.param(
+        None,
+        cli.METHOD,
+        "Try several methods and keep the best: repairs, all (also those that train the whole network), or names "
+        "such as afr,dfr.",
+        "--try",
+        metavar="WHICH",
+    ),
+    tolerance: float = cli.param(
+        0.01, REPAIR, "Average accuracy that a repair may cost, as a fraction: 0.01 is one point."
+    ),
     train: Annotated[
         list[str],
-        typer.Option(
-            help="Setting of the loop, such as lr=0.001, for methods that train the whole network; repeat for more.",
-            metavar="KEY=VALUE",
-            rich_help_panel=TRAINING,
+        cli.pairs(
+            cli.TRAINING, "Training setting, such as lr=0.001, for methods that train the whole network", "--train"
         ),
     ] = [],
-    seed: SeedOfWeights = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    workers: Workers = 0,
-    out: Annotated[Path, typer.Option(help="Page to write.", metavar="HTML", rich_help_panel=OUTPUT)] = Path(
-        "fixed.html"
+    device: cli.ComputeParams,
+    out: Path = cli.param(Path("fixed.html"), cli.OUTPUT, "Page to write.", metavar="HTML"),
+    save: Path = cli.param(
+        Path("fixed.safetensors"), cli.OUTPUT, "File for the repaired weights.", metavar="SAFETENSORS"
     ),
-    save: Annotated[
-        Path, typer.Option(help="Where the repaired weights go.", metavar="SAFETENSORS", rich_help_panel=OUTPUT)
-    ] = Path("fixed.safetensors"),
-    onnx: Annotated[
-        Path | None,
-        typer.Option(help="Write the repaired model as ONNX too.", metavar="ONNX", rich_help_panel=OUTPUT),
-    ] = None,
-    records: Annotated[
-        Path | None,
-        typer.Option(help="Append the records before and after to this file.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    onnx: Path | None = cli.param(None, cli.OUTPUT, "Also export the repaired model as ONNX.", metavar="ONNX"),
+    compact: cli.Compact = False,
+    records: Path | None = cli.param(
+        None, cli.OUTPUT, "Append the records before and after the repair to this file.", metavar="FILE"
+    ),
+    json: cli.Json = False,
+    quiet: cli.Quiet = False,
 ) -> None:
-    """Repair the model in WEIGHTS where it leans on a shortcut, and prove it on held-out data.
+    """Repair the model in WEIGHTS if it relies on a shortcut, and check the repair on held-out data.
 
-    The model is audited on validation, and a method is chosen by what is found and by
-    which labels there are; no attributes are needed. It may learn from one half of
-    validation. The other half judges: the new model is kept where its worst group is
-    better and its average no worse than --tolerance allows. Else the old one is kept,
-    nothing is saved, and the page says why; the exit status is 0 either way ("fixed"
-    in the JSON tells). The test split is only reported.
+    The model is audited on the validation split; the method is chosen by the
+    findings and by the labels that are available. Attributes are not needed. The
+    method may train on one half of the validation split; the other half decides:
+    the new model is kept if its worst group is better and its average loses no
+    more than --tolerance. Otherwise the old model is kept, no weights are saved,
+    and the page explains why; the exit status is 0 in both cases ("fixed" in the
+    JSON is true or false). The test split is only reported.
 
     Examples:
       spurless fix runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
@@ -144,103 +82,98 @@ def fix(
       spurless fix mine.safetensors --method masktune --train lr=0.001 --onnx fixed.onnx
     """
     from spurless.fixing import fix as repair
-    from spurless.fixing.export import check_onnx, write_onnx
+    from spurless.models.export import write_onnx
     from spurless.models.weights import save_weights
     from spurless.reporting import fix_json, write_fix, write_fix_json
-    from spurless.train.run import Engine
 
-    check_weights(weights)
-    seed = seed_of(weights, seed)
-    refuse_selector(weights)
-    if onnx is not None:
-        check_onnx()
-    places = [place for place in (out, save, onnx) if place is not None]
-    check_places(weights, places, "--out, --save, --onnx, --records", records, [data])
-    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
-    splits = open_data(
-        data, with_tokenizer(pairs(data_option, "--data-option"), columns, model, weights), columns, seed, quiet or json
-    )
-    old = open_model(weights, model, pairs(model_option, "--model-option"), splits, seed)
+    seed = resolve_seed(given.weights, given.seed)
+    check_no_selector(given.weights)
+    check_onnx_path(onnx, given.weights, compact=compact)
+    flags = "--out, --save, --onnx, --records"
+    check_outputs([save, onnx], flags, page=out, records=records, inputs=[given.weights, data.data])
+    splits = open_dataset(data, seed, given.model, given.weights, quiet or json)
+    model = open_model(given.weights, given.model, given.options, splits, seed)
     with progress_bar(quiet or json) as progress:
-        done = repair(
-            old,
+        result = repair(
+            model,
             splits,
             method=method,
             preset=preset,
-            options=pairs(method_option, "--method-option"),
-            tries=_tries(try_),
+            options=parse_pairs(method_option, "--method-option"),
+            tries=_parse_tries(try_),
             tolerance=tolerance,
-            train=pairs(train, "--train"),
+            train=parse_pairs(train, "--train"),
             seed=seed,
-            engine=Engine(device, precision=precision, workers=workers),
+            compute=device.compute(),
             progress=progress,
         )
-    written = [f"page in {write_fix(out, done).resolve()}"]
-    written.append(f"the same for machines in {write_fix_json(out.with_suffix('.json'), done)}")
-    if done.fixed:
-        save_weights(save, done.model, seed=seed, data=done.after.data)
+    written = [f"page in {write_fix(out, result).resolve()}"]
+    written.append(f"JSON in {write_fix_json(out.with_suffix('.json'), result)}")
+    if result.fixed:
+        save_weights(save, result.model, seed=seed, data=result.after.data)
         written.append(f"weights in {save}")
         if onnx is not None:
-            written.append(f"ONNX in {write_onnx(onnx, done.model, splits.train.example())}")
+            written.append(f"ONNX in {write_onnx(onnx, result.model, splits.train.example(), compact=compact)}")
     if records is not None:
-        for record in (done.before, done.after)[: 2 if done.fixed else 1]:
-            append(records, record)
+        for record in (result.before, result.after)[: 2 if result.fixed else 1]:
+            append_record(records, record)
         written.append(f"records in {records}")
     if json:
-        print(fix_json(done), end="")
+        print(fix_json(result), end="")
         return
-    _show(done)
-    print(", ".join(written) + ("" if done.fixed else "; no weights were written"))
+    _show(result)
+    print(", ".join(written) + ("" if result.fixed else "; no weights were written"))
 
 
-def _tries(words: str | None) -> str | Sequence[str]:
-    """Return a set of methods by its name, or the names that stand between commas."""
-    if words is None:
+def _parse_tries(text: str | None) -> str | Sequence[str]:
+    """Return the name of a set of methods, or the comma-separated names."""
+    if text is None:
         return ()
-    names = list(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+    names = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not names or (len(names) > 1 and {*names} & {"repairs", "all"}):
-        raise BadInput("--try says which methods to run", expected="repairs, all, or names such as afr,dfr")
+        raise InputError(f"--try {text!r} is not valid", expected="repairs, all, or names such as afr,dfr")
     return names[0] if names in (["repairs"], ["all"]) else names
 
 
-def _show(done: Fixed) -> None:
-    """Print what came of it, what decided, and what was tried."""
-    for number, line in enumerate(done.said):
+def _show(result: Fixed) -> None:
+    """Print the summary, the accuracies that decided, the methods tried, and the test accuracies."""
+    for number, line in enumerate(result.summary):
         print(line if number == 0 else f"  {line}")
     print()
-    _show_judged(done)
-    if len(done.tried) > 1:
+    _show_accuracies(result)
+    if len(result.attempts) > 1:
         print()
-        _show_tried(done)
+        _show_attempts(result)
     print()
-    test = [("average", "average"), ("worst group", "worst_group"), ("worst class", "worst_class")]
-    for word, key in test:
-        after = f" -> {share(done.after.metrics.get(key))}" if done.fixed else ""
-        print(f"test {word} {share(done.before.metrics.get(key))}{after}")
+    for key in ("average", "worst_group", "worst_class"):
+        after = f" -> {format_percent(result.after.metrics.get(key))}" if result.fixed else ""
+        print(f"test {key.replace('_', ' ')} {format_percent(result.before.metrics.get(key))}{after}")
 
 
-def _show_judged(done: Repair) -> None:
-    from spurless.reporting.fix_page import measured
+def _show_accuracies(result: Repair) -> None:
+    from spurless.reporting.fix_page import known_accuracies
 
-    before, after = (measured(score) for score in done.judged)
-    columns = ("judging examples", "before", "after") if done.fixed else ("judging examples", "the old model")
-    parts = (before, after) if done.fixed else (before,)
-    rows = [(word.lower(), *(_cell(part[word]) for part in parts)) for word in before]
-    table("what decided", columns, rows, right=(1, 2))
+    before, after = (known_accuracies(score) for score in result.holdout_scores)
+    names, parts = (("before", "after"), (before, after)) if result.fixed else (("old model",), (before,))
+    rows = [(word.lower(), *(_format_accuracy(part[word]) for part in parts)) for word in before]
+    print_table("accuracy on held-out validation examples, which decided", ("", *names), rows, right=(1, 2))
 
 
-def _show_tried(done: Repair) -> None:
-    oracle = done.judged[0].worst_group is not None
+def _show_attempts(result: Repair) -> None:
+    has_groups = result.holdout_scores[0].worst_group is not None
     rows = []
-    for attempt in done.tried:
+    for attempt in result.attempts:
         score = attempt.score
         numbers = [score.criterion, score.average, score.worst_group] if score is not None else [None, None, None]
-        cells = [share(None if number is None else number.value) for number in numbers[: 3 if oracle else 2]]
-        rows.append((attempt.choice.method, *cells, f"{attempt.seconds:.1f} s", attempt.error or FATES[attempt.fate]))
-    beside = ("oracle" if done.named is None else "worst group",) if oracle else ()
-    right = tuple(range(1, 4 + oracle))
-    table("what was tried", ("method", "criterion", "average", *beside, "time", "outcome"), rows, right=right)
+        numbers = numbers if has_groups else numbers[:2]
+        cells = [format_percent(None if number is None else number.value) for number in numbers]
+        outcome = attempt.error or OUTCOMES[attempt.outcome]
+        rows.append((attempt.choice.method, *cells, f"{attempt.seconds:.1f} s", outcome))
+    groups = ("oracle" if result.word is None else "worst group",) if has_groups else ()
+    columns = ("method", "criterion", "average", *groups, "time", "outcome")
+    print_table("methods tried", columns, rows, right=range(1, len(columns) - 1))
 
 
-def _cell(measure: Measure) -> str:
-    return f"{share(measure.value)} ({share(measure.low).removesuffix(' %')} to {share(measure.high)})"
+def _format_accuracy(accuracy: Accuracy) -> str:
+    value, low, high = map(format_percent, (accuracy.value, accuracy.low, accuracy.high))
+    return f"{value} ({low.removesuffix(' %')} to {high})"

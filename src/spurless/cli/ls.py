@@ -1,4 +1,4 @@
-"""``spurless ls``: what there is, where it comes from, and what it needs."""
+"""``spurless ls``: list methods, datasets, models, audits, metrics, criteria and claims."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from spurless.cli.console import table
-from spurless.cli.flags import Json
-from spurless.core.errors import UnknownName
+from spurless.cli.console import print_table
+from spurless.cli.params import Json
+from spurless.core.errors import UnknownNameError
 
 Row = dict[str, Any]
 CARD_FIELDS = ("summary", "input", "label", "attribute", "splits", "source", "licence", "citation")
@@ -19,13 +19,12 @@ CARD_FIELDS = ("summary", "input", "label", "attribute", "splits", "source", "li
 
 @dataclass(frozen=True)
 class Listing:
-    """One table: its rows in full, for machines, and what fits on 80 columns, for people."""
+    """One table: all fields of its rows, for --json, and the columns that fit on 80 characters."""
 
     rows: Callable[[], list[Row]]
-    shown: tuple[str, ...]
+    columns: tuple[str, ...]
     right: tuple[int, ...] = ()
-    more: str = ""
-    """Where to read on."""
+    more: str = ""  # hint below the table
 
 
 def ls(
@@ -34,46 +33,45 @@ def ls(
     ] = "methods",
     json: Json = False,
 ) -> None:
-    """List what there is: methods, datasets, models, audits, metrics, criteria or claims.
+    """List the available methods, datasets, models, audits, metrics, criteria or claims.
 
-    The table shows what fits; --json prints everything, options and presets too.
+    The table shows the main columns; --json prints everything, also options and
+    presets.
 
     Examples:
       spurless ls datasets
       spurless ls methods --json
     """
     if what not in TABLES:
-        raise UnknownName("list", what, TABLES)
+        raise UnknownNameError("list", what, TABLES)
     listing = TABLES[what]
     rows = listing.rows()
     if json:
         print(json_module.dumps(rows, indent=2))
         return
-    table(what, listing.shown, [[row[name] for name in listing.shown] for row in rows], right=listing.right)
+    print_table(what, listing.columns, [[row[name] for name in listing.columns] for row in rows], right=listing.right)
     if listing.more:
         print(f"\n{listing.more}")
 
 
-def methods_rows() -> list[Row]:
-    """One row per method."""
+def _list_methods() -> list[Row]:
     from spurless.methods import METHODS
 
     return [
         {
             "method": name,
-            "paper": method.info.paper,
-            "what it does": method.info.summary,
-            "uses": label_words(*_declared(method.info)) or "labels only",
-            "starts from": {"scratch": "scratch", "trained": "a trained model"}[method.info.start],
+            "paper": (info := method.info).paper,
+            "what it does": info.summary,
+            "uses": describe_labels(info.train_attributes, info.val_labels, info.val_attributes) or "labels only",
+            "starts from": {"scratch": "scratch", "trained": "a trained model"}[info.start],
             "presets": ", ".join(method.presets),
-            "options": options_of(next(iter(method.presets.values()))),
+            "options": list_options(next(iter(method.presets.values()))),
         }
         for name, method in METHODS.items()
     ]
 
 
-def datasets_rows() -> list[Row]:
-    """One row per dataset."""
+def _list_datasets() -> list[Row]:
     from spurless.data import DATASETS
 
     return [
@@ -82,57 +80,47 @@ def datasets_rows() -> list[Row]:
             "what it is": dataset.card.summary,
             "shortcut": dataset.card.attribute,
             "needs": "files" if dataset.layout else "nothing",
-            **_layout(dataset.layout),
+            **layout_fields(dataset.layout),
             **{field: getattr(dataset.card, field) for field in CARD_FIELDS if field not in ("summary", "attribute")},
-            "options": options_of(dataset.config()),
+            "options": list_options(dataset.config()),
         }
         for name, dataset in DATASETS.items()
     ]
 
 
-def models_rows() -> list[Row]:
-    """One row per model."""
+def _list_models() -> list[Row]:
     from spurless.models import MODELS
 
-    return [
-        {"model": name, "what it is": row.description, "options": options_of(row.config())}
-        for name, row in MODELS.items()
-    ]
+    rows = MODELS.items()
+    return [{"model": n, "what it is": row.description, "options": list_options(row.config())} for n, row in rows]
 
 
-def metrics_rows() -> list[Row]:
-    """One row per metric."""
+def _list_metrics() -> list[Row]:
     from spurless.metrics import METRICS
 
-    return [{"metric": name, "what it is": row.what, "needs": row.needs} for name, row in METRICS.items()]
+    return [{"metric": name, "what it is": row.description, "needs": row.needs} for name, row in METRICS.items()]
 
 
-def criteria_rows() -> list[Row]:
-    """One row per selection criterion."""
-    from spurless.train.select import CRITERIA
+def _list_criteria() -> list[Row]:
+    from spurless.train.selection import CRITERIA
 
     return [
         {
             "criterion": name,
             "keeps the epoch with the best": row.what,
-            "looks at": label_words(False, row.labels, row.attributes) or "nothing",
+            "uses": describe_labels(False, row.labels, row.attributes) or "nothing",
         }
         for name, row in CRITERIA.items()
     ]
 
 
-def audits_rows() -> list[Row]:
-    """One row per question that an audit asks."""
-    from spurless.auditing import AUDITS, swapped_backgrounds
+def _list_audits() -> list[Row]:
+    from spurless.auditing import AUDITS
 
-    rows = [{"audit": row.name, "asks": row.question, "needs": row.needs} for row in AUDITS.values()]
-    # it is in no table: it is asked where masks are given
-    asked = {"audit": swapped_backgrounds.NAME, "asks": swapped_backgrounds.QUESTION, "needs": "images, --masks"}
-    return [*rows, asked]
+    return [{"audit": row.name, "question": row.question, "needs": row.needs} for row in AUDITS.values()]
 
 
-def claims_rows() -> list[Row]:
-    """One row per claim."""
+def _list_claims() -> list[Row]:
     from spurless.bench.claims import CLAIMS
 
     return [
@@ -143,7 +131,7 @@ def claims_rows() -> list[Row]:
             "bar": str(claim.bar),
             "seeds": str(claim.seeds),
             "minutes": f"{claim.minutes:g} {claim.cost}",
-            "place": claim.place,
+            "place": claim.source,
         }
         for claim in CLAIMS.values()
     ]
@@ -151,25 +139,25 @@ def claims_rows() -> list[Row]:
 
 TABLES: dict[str, Listing] = {
     "methods": Listing(
-        methods_rows,
+        _list_methods,
         ("method", "what it does", "uses", "paper"),
         more="Options and presets: spurless ls methods --json\nYour own code: FILE.py:METHOD or package.module:METHOD",
     ),
     "datasets": Listing(
-        datasets_rows,
+        _list_datasets,
         ("dataset", "needs", "what it is"),
         more="Options, card and counts: spurless data describe NAME\nFiles: spurless data prepare NAME",
     ),
     "models": Listing(
-        models_rows,
+        _list_models,
         ("model", "what it is"),
         more="Options: spurless ls models --json\nYour own code: FILE.py:FACTORY or package.module:FACTORY",
     ),
-    "audits": Listing(audits_rows, ("audit", "asks", "needs"), more="Ask them: spurless audit WEIGHTS"),
-    "metrics": Listing(metrics_rows, ("metric", "what it is", "needs")),
-    "criteria": Listing(criteria_rows, ("criterion", "keeps the epoch with the best", "looks at")),
+    "audits": Listing(_list_audits, ("audit", "question", "needs"), more="Run them: spurless audit WEIGHTS"),
+    "metrics": Listing(_list_metrics, ("metric", "what it is", "needs")),
+    "criteria": Listing(_list_criteria, ("criterion", "keeps the epoch with the best", "uses")),
     "claims": Listing(
-        claims_rows,
+        _list_claims,
         ("claim", "quantity", "paper", "bar", "minutes"),
         right=(2, 3, 4),
         more="Rerun one: spurless reproduce CLAIM",
@@ -177,30 +165,20 @@ TABLES: dict[str, Listing] = {
 }
 
 
-def _layout(layout: Any) -> Row:
-    """Return which files a dataset needs, where they are looked for, and where to get them."""
+def layout_fields(layout: Any) -> Row:
+    """Return the files that a dataset needs, where they are searched, and how to obtain them."""
     if layout is None:
         return {"files": [], "folders": [], "archives": [], "obtain": "", "download": False}
-    lists = {field: list(getattr(layout, field)) for field in ("files", "folders", "archives")}
+    lists = {"files": [*layout.file_names], "folders": [*layout.folders], "archives": [*layout.archives]}
     return {**lists, "obtain": layout.obtain, "download": layout.download is not None}
 
 
-def _declared(info: Any) -> tuple[bool, bool, bool]:
-    return info.train_attributes, info.val_labels, info.val_attributes
+def describe_labels(train_attributes: bool, val_labels: bool, val_attributes: bool) -> str:
+    """List the labels that are used in addition to the training labels."""
+    val = "val attributes" if val_attributes else "val labels" if val_labels else ""
+    return ", ".join(filter(None, ("train attributes" if train_attributes else "", val)))
 
 
-def label_words(train_attributes: bool, val_labels: bool, val_attributes: bool) -> str:
-    """Say which labels are used beyond the training labels."""
-    words = []
-    if train_attributes:
-        words.append("train attributes")
-    if val_attributes:
-        words.append("val attributes")
-    elif val_labels:
-        words.append("val labels")
-    return ", ".join(words)
-
-
-def options_of(config: Any) -> str:
-    """Return what may be set, with the values it has unless it is."""
+def list_options(config: Any) -> str:
+    """List the options of a configuration with their values."""
     return ", ".join(f"{name}={value}" for name, value in vars(config).items())

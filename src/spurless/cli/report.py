@@ -1,4 +1,4 @@
-"""``spurless report``: one page from records."""
+"""``spurless report``: write a page that compares records."""
 
 from __future__ import annotations
 
@@ -7,34 +7,33 @@ from typing import Annotated
 
 import typer
 
-from spurless.core.files import check_apart
+from spurless.cli import params as cli
+from spurless.core.files import check_no_overwrite
 
 
+@cli.expand_params
 def report(
+    *,
     records: Annotated[
-        list[Path], typer.Argument(help="records.jsonl files, or folders that hold some.", metavar="RECORDS...")
+        list[Path], typer.Argument(help="records.jsonl files, or folders that contain them.", metavar="RECORDS...")
     ],
-    out: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
-    audit: Annotated[
-        list[Path],
-        typer.Option(
-            help="Show this audit too: the JSON that spurless audit writes beside its page; repeat for more.",
-            metavar="JSON",
-        ),
-    ] = [],
+    out: Path = cli.param(Path("report.html"), None, "Page to write."),
+    title: str | None = cli.param(None, None, "Title of the page."),
+    audit: list[Path] = cli.param(
+        list, None, "Also show this audit: the JSON file that spurless audit writes; repeat for more.", metavar="JSON"
+    ),
 ) -> None:
-    """Turn RECORDS into one self-contained HTML page that works without a network.
+    """Write one self-contained HTML page that compares RECORDS.
 
-    Records of several runs are compared; those that differ by seed alone are put together.
-    Verdict and findings of an audit go on the same page, without its pictures.
+    Runs that differ only in the seed are aggregated. With --audit, the verdict and
+    findings of an audit are added, without its pictures.
 
     Examples:
       spurless report runs/records.jsonl --out report.html
       spurless report runs --audit audit.json
     """
-    from spurless.core.records import files_in, read_all
-    from spurless.reporting import read_audit, write_report
+    from spurless.core.records import read_record_files, record_files
+    from spurless.reporting import read_audit, report
 
-    check_apart([out], [*audit, *(file for place in records for file in files_in(place))])
-    print(write_report(out, read_all(records), audits=[read_audit(path) for path in audit], title=title))
+    check_no_overwrite([out], [*audit, *(file for path in records for file in record_files(path))])
+    print(report(out, read_record_files(records), audits=[read_audit(path) for path in audit], title=title))

@@ -1,271 +1,220 @@
-"""``spurless sweep``: one hyper-parameter over values and seeds, many runs at once, and a table of what it does."""
+"""``spurless sweep``: run a method over values of hyper-parameters and seeds, and compare them in a table."""
 
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from spurless.cli.console import check_appendable, progress_bar
-from spurless.cli.flags import (
-    METHOD,
-    OUTPUT,
-    OWN_METHOD,
-    TRAINING,
-    Address,
-    CpusPerRun,
-    CsvAttribute,
-    CsvFeatures,
-    CsvFile,
-    CsvLabel,
-    CsvRoot,
-    CsvSplit,
-    CsvText,
-    Data,
-    DataOption,
-    Device,
-    EngineName,
-    GpusPerRun,
-    Jobs,
-    Json,
-    MethodOption,
-    Model,
-    ModelOption,
-    Precision,
-    Quiet,
-    Seed,
-    Select,
-    SkipBad,
-    Threads,
-    Together,
-    Track,
-    Workers,
-    tracker,
-)
-from spurless.cli.sources import Columns, open_quietly
-from spurless.cli.sweep_maps import Backgrounds, Maps, check_maps, place_of, write_maps
-from spurless.cli.sweep_table import in_json, show
-from spurless.cli.weights import with_tokenizer
-from spurless.core.errors import BadInput
+from spurless.cli import params as cli
+from spurless.cli.console import print_paragraph, print_table, progress_bar
+from spurless.cli.inputs import add_tokenizer, check_option_names, open_quietly, read_config
+from spurless.cli.outputs import check_appendable
+from spurless.core.config import parse_pairs
+from spurless.core.errors import InputError
 from spurless.core.files import check_writable
-from spurless.core.options import pairs, read_toml
+
+if TYPE_CHECKING:
+    from spurless.bench.experiment import Experiment
+    from spurless.bench.runner import Row
+    from spurless.bench.sweep import SweepResult
+    from spurless.core.records import Record
+
+METRICS = {"unbiased": "unbiased", "worst_group": "worst group", "average": "average", "val_average": "validation"}
 
 
-def _train(help: str, default: str | bool = False) -> Any:
-    """Declare a setting of the loop; its default is the loop's own, and only shown here."""
-    return typer.Option(help=help, show_default=default, rich_help_panel=TRAINING)
-
-
+@cli.expand_params
 def sweep(
-    over: Annotated[
-        list[str],
-        typer.Option(
-            help="Parameter and its values: of training or the method as lr=0.01,0.1, of data or model as "
-            "data.conflicting=0.01,0.05 or model.width=64,128; repeat for every combination.",
-            metavar="NAME=VALUES",
-        ),
-    ] = [],
-    data: Data = "patched-digits",
-    data_option: DataOption = [],
-    label: CsvLabel = None,
-    attribute: CsvAttribute = None,
-    split: CsvSplit = None,
-    features: CsvFeatures = None,
-    file: CsvFile = None,
-    text: CsvText = None,
-    root: CsvRoot = None,
-    skip_bad: SkipBad = False,
-    model: Model = "small-cnn",
-    model_option: ModelOption = [],
-    method: Annotated[str, typer.Option(help=f"Method to fit {OWN_METHOD}.", rich_help_panel=METHOD)] = "erm",
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="Named configuration of the method.", show_default="the method's first", rich_help_panel=METHOD
-        ),
-    ] = None,
-    method_option: MethodOption = [],
-    select: Select = "last",
-    epochs: Annotated[int | None, _train("Passes over the train split.", "20")] = None,
-    steps: Annotated[int | None, _train("Stop after so many steps.")] = None,
-    batch_size: Annotated[int | None, _train("Examples per step.", "128")] = None,
-    optimiser: Annotated[str | None, _train("sgd, adam or adamw.", "sgd")] = None,
-    lr: Annotated[float | None, _train("Learning rate.", "0.01")] = None,
-    momentum: Annotated[float | None, _train("Momentum of SGD, first beta of Adam.", "0.9")] = None,
-    weight_decay: Annotated[float | None, _train("L2 penalty.", "0.0001")] = None,
-    stop_accuracy: Annotated[float | None, _train("Stop at this train accuracy, of 1.")] = None,
-    stop_loss: Annotated[float | None, _train("Stop under this mean loss.")] = None,
+    *,
+    over: list[str] = cli.param(
+        list,
+        None,
+        "Hyper-parameter and its values: of training or the method as lr=0.01,0.1, of data or model as "
+        "data.conflicting=0.01,0.05 or model.width=64,128; repeat to run every combination.",
+        metavar="NAME=VALUES",
+    ),
+    data: cli.DataParams,
+    model: cli.ModelParams,
+    method: str = cli.param("erm", cli.METHOD, f"Method to fit {cli.CUSTOM_METHOD}."),
+    settings: cli.MethodParams,
+    train: cli.TrainParams,
     train_option: Annotated[
-        list[str],
-        typer.Option(
-            "--train-option",
-            "-T",
-            help="Any other setting of training, as spurless fit has it, such as schedule=cosine; repeat for more.",
-            metavar="KEY=VALUE",
-            rich_help_panel=TRAINING,
-        ),
+        list[str], cli.pairs(cli.TRAINING, "Any setting of training, such as schedule=cosine", "--train-option", "-T")
     ] = [],
-    seed: Seed = 0,
-    seeds: Annotated[int, typer.Option(help="Run so many seeds of every value, from --seed on.", min=1)] = 3,
-    drop: Annotated[
-        str,
-        typer.Option(
-            help="Go no higher once a seed diverges or loses more than this share of its best validation accuracy; "
-            "none runs every value.",
-            metavar="SHARE|none",
-        ),
-    ] = "0.25",
-    study: Annotated[
-        bool,
-        typer.Option(
-            "--study",
-            help="Take compressibility, separation, selectivity and prunability of every run too.",
-            metavar="",
-        ),
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file: values in \\[over], options in \\[data], \\[model], \\[method], \\[train]; flags win.",
-            metavar="FILE",
-        ),
-    ] = None,
-    engine: EngineName = "auto",
-    jobs: Jobs = None,
-    together: Together = 16,
-    address: Address = None,
-    gpus_per_run: GpusPerRun = None,
-    cpus_per_run: CpusPerRun = 1.0,
-    threads: Threads = 1,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    workers: Workers = 0,
-    out: Annotated[Path, typer.Option(help="Folder for records.jsonl.", rich_help_panel=OUTPUT)] = Path("runs/sweep"),
-    keep: Annotated[
-        Path | None,
-        typer.Option(help="Keep the weights of every run here.", metavar="FOLDER", rich_help_panel=OUTPUT),
-    ] = None,
-    maps: Maps = None,
-    backgrounds: Backgrounds = None,
-    track: Track = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    seed: cli.Seed = 0,
+    seeds: int = cli.param(3, None, "Number of seeds per value, from --seed on.", min=1),
+    drop: str = cli.param(
+        "0.25",
+        None,
+        "Run no higher value once a seed diverges or loses more than this fraction of the best validation "
+        "accuracy; none runs every value.",
+        metavar="FRACTION|none",
+    ),
+    study: bool = cli.flag(
+        None, "Also measure compressibility, separation, selectivity and prunability of every run.", "--study"
+    ),
+    config: Path | None = cli.param(
+        None,
+        None,
+        "TOML file with \\[over], \\[data], \\[model], \\[method], \\[train]; flags override.",
+        metavar="FILE",
+    ),
+    executor: cli.ExecutorParams,
+    device: cli.ComputeParams,
+    out: Path = cli.param(Path("runs/sweep"), cli.OUTPUT, "Folder for records.jsonl."),
+    keep: Path | None = cli.param(None, cli.OUTPUT, "Save the weights of every run in this folder.", metavar="FOLDER"),
+    track: cli.Track = None,
+    json: cli.Json = False,
+    quiet: cli.Quiet = False,
 ) -> None:
-    """Fit --method with every value of a hyper-parameter and every seed; compare.
+    """Fit --method with every value of a hyper-parameter and every seed, and compare.
 
-    Numbers are walked upwards, all seeds of a value at once. Where a seed
-    diverges, or loses a quarter of its best validation accuracy, the sweep goes
-    no higher. With --stop-accuracy, a run that does not get there is recorded,
-    but not in the table. Each run is a record in OUT/records.jsonl. A sweep that
-    was killed goes on when it is started again with the same words; with more
-    values or more seeds only the new runs are made. The same run gives the same
-    record wherever it is done; the fleet agrees with the others up to rounding.
+    Values are run in increasing order, all seeds of a value at once. If a seed
+    diverges or loses a quarter of its best validation accuracy (see --drop), no
+    higher values are run. With --stop-accuracy, runs that do not reach it are
+    recorded but not in the table. Each run is a record in OUT/records.jsonl. A
+    killed sweep resumes when the same command is started again; if values or seeds
+    are added, only the new runs are executed. All executors give the same records,
+    concurrent up to rounding.
 
     Examples:
       spurless sweep --over lr=0.001,0.01,0.1,1 --data colored-digits --model mlp
       spurless sweep --over lr=0.01,0.1 --over momentum=0,0.9 --jobs 4 --steps 200
       spurless sweep --over step_size=0.01,0.1 --method group-dro --seeds 5
       spurless sweep --over l2=0,0.001,0.01 --drop none --lr 0.1 --stop-accuracy 1
-      spurless sweep --over lr=0.01,0.1 --engine ray --address auto
+      spurless sweep --over lr=0.01,0.1 --executor ray --address auto
       spurless sweep --over lr=0.01,0.1 --study --stop-accuracy 1 --momentum 0
-      spurless sweep --over lr=0.01,0.1 --data double-digits --model mlp --maps 6
+      spurless sweep --over lr=0.01,0.1 --data double-digits --model mlp --keep w
       spurless sweep --over lr=0.01,0.1 --track mlflow
     """
-    from spurless.bench.cell import Cell
-    from spurless.bench.engines import Machines, choose
-    from spurless.bench.parameters import parameter_named
+    from spurless.bench.experiment import Experiment
     from spurless.bench.sweep import Sweep, run_sweep
-    from spurless.core.own_code import settled
-    from spurless.train.run import Engine
+    from spurless.core.user_code import resolve_user_code_name
 
-    said = {
-        "epochs": epochs, "steps": steps, "batch_size": batch_size, "optimiser": optimiser, "lr": lr,
-        "momentum": momentum, "weight_decay": weight_decay, "stop_accuracy": stop_accuracy, "stop_loss": stop_loss,
-    }  # fmt: skip
-    written = _sections(config)
-    columns = Columns(label, attribute, split, features, file, root, text, skip_bad)
-    data_options = {**written["data"], **pairs(data_option, "--data-option")}
-    cell = Cell(
-        dataset=data,
-        model=settled(model),  # runs may be done by processes in other folders
-        method=settled(method),
-        data_options=with_tokenizer(data_options, columns, model),
-        model_options={**written["model"], **pairs(model_option, "--model-option")},
-        preset=preset,
-        method_options={**written["method"], **pairs(method_option, "--method-option")},
-        train={
-            **written["train"],
-            **pairs(train_option, "--train-option", "schedule=cosine"),
-            **{key: value for key, value in said.items() if value is not None},
-        },
-        select=select,
+    sections = read_config(config, "over")
+    experiment = Experiment(
+        dataset=data.data,
+        model=resolve_user_code_name(model.model),  # processes may run in other folders
+        method=resolve_user_code_name(method),
+        data_options=add_tokenizer({**sections["data"], **data.options}, data.columns, model.model),
+        model_options={**sections["model"], **model.options},
+        preset=settings.preset,
+        method_options={**sections["method"], **settings.options},
+        train={**sections["train"], **parse_pairs(train_option, "--train-option", "schedule=cosine"), **train.options},
+        select=settings.select,
     )
-    _refuse(model, cell.model_options, ("name", "data", "seed", "input_shape", "n_classes"))
-    _refuse(f"method {method!r}", cell.method_options, ("name", "preset", "options"))
-    values, weights = {**written["over"], **_values(over)}, place_of(keep, maps, out)
-    for name in values:
-        swept_over = parameter_named(name, cell)
-        if swept_over.room == "train" and said.get(swept_over.field) is not None:
-            raise BadInput(f"{name} is swept over, and has a value of its own beside", do="Leave one of the two out.")
-    asked = Sweep(cell, values, seeds, seed, _share(drop), partial(open_quietly, columns), study, weights)
-    place = Engine(device, precision=precision, workers=workers, track=tracker(track, out))
-    machines = Machines(place, threads, jobs, together, address, gpus_per_run, cpus_per_run)
-    choose(engine, machines)
-    segmenter = check_maps(maps, backgrounds, values)
+    hint = "See the flags of: spurless sweep --help"
+    check_option_names("model", model.model, experiment.model_options, hint)
+    check_option_names("method", method, experiment.method_options, hint)
+    values = {name: value if isinstance(value, list) else [value] for name, value in sections["over"].items()}
+    values, weights = {**values, **_parse_values(over)}, None if keep is None else keep.resolve()
+    _check_not_fixed(values, experiment, train.options)
+    loader = partial(open_quietly, data.columns, None)
+    spec = Sweep(experiment, values, seeds, seed, _parse_drop(drop), loader, study, weights)
+    resources = executor.resources(device.compute(cli.resolve_track(track, out)))
     records = out / "records.jsonl"
     check_appendable(records)
     if weights is not None:
         check_writable(weights)
     with progress_bar(quiet or json) as progress:
-        swept = run_sweep(asked, out=records, engine=engine, machines=machines, progress=progress)
+        result = run_sweep(spec, out=records, executor=executor.executor, resources=resources, progress=progress)
     if json:
-        page = {} if maps is None else {"maps": str(write_maps(swept, machines, maps, out, segmenter))}
-        print(json_module.dumps({**in_json(swept, records), **page}))
+        print(json_module.dumps(to_json(result, records)))
         return
-    show(swept, f"{method} on {data}: accuracy in %, mean and 95 % interval over seeds", records)
-    if maps is not None:
-        print(f"maps in {write_maps(swept, machines, maps, out, segmenter)}")
+    show(result, f"{method} on {data.data}: accuracy in %, mean and 95 % interval over seeds", records)
 
 
-def _sections(path: Path | None) -> dict[str, Mapping[str, Any]]:
-    """Read the sections of a sweep's TOML file: those of a run, and the values in [over]."""
-    known = ("data", "model", "method", "train", "over")
-    found = read_toml(path) if path is not None else {}
-    for name, section in found.items():
-        if name not in known or not isinstance(section, dict):
-            raise BadInput(f"[{name}] is no section", where=path, expected=", ".join(f"[{word}]" for word in known))
-    values = {name: value if isinstance(value, list) else [value] for name, value in found.get("over", {}).items()}
-    return {**{name: found.get(name, {}) for name in known}, "over": values}
-
-
-def _refuse(owner: str, options: Mapping[str, Any], taken: Sequence[str]) -> None:
-    """Refuse an option that a flag of its own says: it would reach the library as its argument."""
-    for key in options:
-        if key in taken:
-            raise BadInput(f"{owner} has no option {key!r}", do="See the flags of: spurless sweep --help")
-
-
-def _values(words: Sequence[str]) -> dict[str, list[str]]:
-    """Read NAME=VALUE,VALUE words."""
-    found: dict[str, list[str]] = {}
+def _parse_values(words: Sequence[str]) -> dict[str, list[str]]:
+    """Parse NAME=VALUE,VALUE words."""
+    parsed: dict[str, list[str]] = {}
     for word in words:
-        ((name, values),) = pairs([word], "--over", "lr=0.01,0.1").items()
-        if name in found:
-            raise BadInput(f"--over {name} is said twice", do=f"Write all values at once: --over {name}=1,2.")
-        found[name] = [value.strip() for value in values.split(",")] if values else []
-    return found
+        ((name, values),) = parse_pairs([word], "--over", "lr=0.01,0.1").items()
+        if name in parsed:
+            raise InputError(f"--over {name} is given twice", hint=f"Write all values at once: --over {name}=1,2.")
+        parsed[name] = [value.strip() for value in values.split(",")] if values else []
+    return parsed
 
 
-def _share(text: str) -> float | None:
+def _check_not_fixed(values: Collection[str], experiment: Experiment, train: Mapping[str, Any]) -> None:
+    """Raise if a flag sets a training setting that is swept over."""
+    from spurless.bench.sweep import get_parameter
+
+    for name in values:
+        parameter = get_parameter(name, experiment)
+        if parameter.section == "train" and parameter.field in train:
+            raise InputError(f"{name} is swept over and also has a fixed value", hint="Leave one of the two out.")
+
+
+def _parse_drop(text: str) -> float | None:
     if text.lower() == "none":
         return None
     try:
         return float(text)
     except ValueError:
-        raise BadInput(
-            f"--drop {text!r} is no share", expected="a number between 0 and 1, such as 0.25, or none"
-        ) from None
+        expected = "a number between 0 and 1, such as 0.25, or none"
+        raise InputError(f"--drop {text!r} is not a number", expected=expected) from None
+
+
+def show(result: SweepResult, title: str, records: Path) -> None:
+    """Print a row per value, the values that were not run, and the path of the records."""
+    rows = result.rows()
+    cells = [
+        (row.name, str(row.runs), *(format_spread(row, name) for name in METRICS), list_excluded(row)) for row in rows
+    ]
+    print_table(title, ("value", "runs", *METRICS.values(), ""), cells, right=(1, 2, 3, 4, 5))
+    for stop in result.stops:
+        not_run = f" Not run: {'; '.join(stop.not_run)}; --drop none runs all." if stop.not_run else ""
+        print_paragraph(f"Stopped at {stop.at}: {stop.why}.{not_run}")
+    show_warnings(rows, result.records.values())
+    print(f"records in {records}")
+
+
+def show_warnings(rows: Iterable[Row], records: Collection[Record]) -> None:
+    """Print what a table cannot show: runs that were cut off, and the number of runs with warnings."""
+    if any(row.cut_off for row in rows):
+        print_paragraph("Runs that ended before their stopping rule are cut off and in no mean: allow more epochs.")
+    if warned := sum(bool(record.warnings) for record in records):
+        print_paragraph(f"{warned} of {len(records)} runs have warnings; see their records.")
+
+
+def format_spread(row: Row, name: str) -> str:
+    """Write a mean in percent, with half of its interval if there are several seeds."""
+    spread = row.spreads.get(name)
+    if spread is None:
+        return "n/a"
+    half = "" if spread.n < 2 else f" ± {50 * (spread.high - spread.low):.1f}"
+    return f"{100 * spread.mean:.1f}{half}"
+
+
+def list_excluded(row: Row) -> str:
+    """List the runs of a row that are not in its means."""
+    words = [f"{row.diverged} diverged"] if row.diverged else []
+    words += [f"{row.cut_off} cut off"] if row.cut_off else []
+    words += ["stopped"] if row.stop is not None else []
+    return ", ".join(words)
+
+
+def to_json(result: SweepResult, records: Path) -> dict[str, Any]:
+    """Return the table as plain values."""
+    rows = [{"value": row.name, **row_to_json(row), "stopped": row.stop is not None} for row in result.rows()]
+    stops = [{"at": stop.at, "why": stop.why, "not_run": list(stop.not_run)} for stop in result.stops]
+    return {"rows": rows, "stops": stops, "records": str(records)}
+
+
+def row_to_json(row: Row) -> dict[str, Any]:
+    """Return the runs and metrics of a row as plain values."""
+    return {
+        "seeds": row.seeds,
+        "runs": row.runs,
+        "diverged": row.diverged,
+        "unreached": row.cut_off,
+        "metrics": {name: nan_to_none(asdict(spread)) for name, spread in row.spreads.items()},
+    }
+
+
+def nan_to_none(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace NaN, which JSON does not have."""
+    return {name: value if value == value else None for name, value in numbers.items()}

@@ -1,1 +1,1 @@
-"""Core: the words that every room speaks."""
+"""Errors, groups, records, seeds, hashing, caches and locks that all other packages use."""

@@ -1,4 +1,4 @@
-"""Errors: each says what is wrong, where, what was expected, what came, and what to do."""
+"""Errors and warnings of this package: what is wrong, where, expected and actual value, and a hint."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from typing import Any
 
 
 class SpurlessError(Exception):
-    """Base of every error this package raises on purpose; the CLI prints it as one line and exits with status 2."""
+    """Base class of the errors of this package; the CLI prints them on one line and exits with status 2."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # an error crosses processes by its sentence: the default would call __init__ with it
-        return _again, (type(self), self.args), self.__dict__ or None
+        # the default would call __init__ with the formatted message
+        return _rebuild, (type(self), self.args), self.__dict__ or None
 
 
 class SpurlessWarning(UserWarning):
-    """Base of every warning this package gives: a known trap, with its remedy."""
+    """Base class of the warnings of this package."""
 
 
-class Incomplete(SpurlessWarning):
-    """A dataset is there, but not as published: its numbers are not those of the papers."""
+class IncompleteDataWarning(SpurlessWarning):
+    """A dataset differs from its published version, so that results differ from those of the papers."""
 
 
-class BadInput(SpurlessError, ValueError):
-    """Something the user gave cannot be used.
+class InputError(SpurlessError, ValueError):
+    """An invalid argument or file.
+
+    The parts of the message are attributes: ``what``, ``where``, ``expected``, ``got`` and ``hint``.
 
     Example:
-        >>> print(BadInput("the label 7 is out of range", where="m.csv, row 3", expected="0 to 1", do="Fix it."))
+        >>> print(InputError("the label 7 is out of range", where="m.csv, row 3", expected="0 to 1", hint="Fix it."))
         m.csv, row 3: the label 7 is out of range (expected 0 to 1). Fix it.
     """
 
     def __init__(
-        self, what: str, *, where: object = None, expected: object = None, got: object = None, do: str = ""
+        self, what: str, *, where: object = None, expected: object = None, got: object = None, hint: str = ""
     ) -> None:
-        facts = [f"expected {expected}"] if expected is not None else []
-        facts += [f"got {got}"] if got is not None else []
-        place = f"{where}: " if where is not None else ""
+        self.what, self.where, self.expected, self.got, self.hint = what, where, expected, got, hint
+        facts = [f"{name} {fact}" for name, fact in (("expected", expected), ("got", got)) if fact is not None]
+        prefix = f"{where}: " if where is not None else ""
         detail = f" ({', '.join(facts)})" if facts else ""
-        super().__init__(f"{place}{what}{detail}." + (f" {do}" if do else ""))
+        super().__init__(f"{prefix}{what}{detail}." + (f" {hint}" if hint else ""))
 
 
-class UnknownName(SpurlessError, KeyError):
-    """A name that is in no table."""
+class UnknownNameError(SpurlessError, KeyError):
+    """An unknown name."""
 
     def __init__(self, kind: str, got: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -52,23 +54,23 @@ class UnknownName(SpurlessError, KeyError):
     __str__ = Exception.__str__  # KeyError would print the repr
 
 
-class MissingAttributes(SpurlessError, ValueError):
-    """A group was asked for, and the attribute is hidden or unknown."""
+class MissingAttributesError(SpurlessError, ValueError):
+    """Groups are needed, but the attribute is hidden or unknown."""
 
-    def __init__(self, who: str, split: str, instead: Iterable[str] = ()) -> None:
-        options = ", ".join(sorted(instead))
+    def __init__(self, name: str, split: str, alternatives: Iterable[str] = ()) -> None:
+        options = ", ".join(sorted(alternatives))
         super().__init__(
-            f"{who} needs the attribute a of every example of the {split} split, but a is hidden or unknown (-1). "
+            f"{name} needs the attribute a of every example of the {split} split, but a is hidden or unknown (-1). "
             f"Pass data with attributes{f', or use a method that needs none: {options}' if options else ''}."
         )
 
 
-class UndeclaredUse(SpurlessError, AttributeError):
-    """A method reached for something it was not shown."""
+class UndeclaredAccessError(SpurlessError, AttributeError):
+    """A method accessed labels, attributes or a split that it did not declare."""
 
 
-class Diverged(SpurlessError, ArithmeticError):
-    """The loss is no longer a number, or what the model says is none after the last step."""
+class DivergedError(SpurlessError, ArithmeticError):
+    """The loss, or the model's output after the last step, is not finite."""
 
     def __init__(self, stage: str, step: int, lr: float, what: str = "the loss") -> None:
         super().__init__(
@@ -77,7 +79,7 @@ class Diverged(SpurlessError, ArithmeticError):
         )
 
 
-class MissingExtra(SpurlessError, ImportError):
+class MissingExtraError(SpurlessError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
@@ -85,7 +87,7 @@ class MissingExtra(SpurlessError, ImportError):
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:
-    """Return a suggestion to append to a sentence, or nothing.
+    """Return a suggestion to append to a message, or an empty text.
 
     Example:
         >>> did_you_mean("groupdro", ["erm", "group-dro"])
@@ -96,10 +98,10 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, to be part of a sentence."""
-    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()  # some colour it
-    return (said or type(error).__name__).splitlines()[0].rstrip(".")
+    """Return the first line of an error's message, without its full stop."""
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()  # some messages contain color codes
+    return (message or type(error).__name__).splitlines()[0].rstrip(".")
 
 
-def _again(kind: type[SpurlessError], args: tuple[object, ...]) -> SpurlessError:
+def _rebuild(kind: type[SpurlessError], args: tuple[object, ...]) -> SpurlessError:
     return kind.__new__(kind, *args)

@@ -1,4 +1,4 @@
-"""Figures: pictures and charts with words for those who cannot see them, for the page that shows them."""
+"""Pictures and charts of a page, with text alternatives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Picture:
-    """An image to show: PNG bytes or a path to them, with words for those who cannot see it."""
+    """An image: PNG bytes or a path to a PNG file, and its text alternative."""
 
     title: str
     caption: str
@@ -20,7 +20,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart: a plain Plotly specification (data and layout); a colour is written ``@name`` to follow the theme."""
+    """A chart: a Plotly specification (data and layout); colors written ``@name`` follow the page's theme."""
 
     title: str
     caption: str
@@ -31,7 +31,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: a heading, a sentence or two, and what there is to see."""
+    """A part of a page: a heading, a short text, and pictures or charts."""
 
     title: str
     text: str

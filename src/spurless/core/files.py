@@ -1,60 +1,70 @@
-"""Files: written beside their place and moved there whole, so that a kill leaves the old one or the new one."""
+"""Folders of datasets and of the cache, atomic replacement of files, and checks of paths before writing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
+
+
+def cache_folder() -> Path:
+    """Return ``$SPURLESS_CACHE``, or a folder in the user's cache folder; its content can be deleted at any time."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SPURLESS_CACHE") or Path(user_cache) / "spurless")
+
+
+def data_folder(root: str | Path | None = None) -> Path:
+    """Return the folder of datasets: ``root``, else ``$SPURLESS_DATA``, else ``data``."""
+    return Path(root or os.environ.get("SPURLESS_DATA") or "data").expanduser()
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a scratch file in the same folder, then move it to ``path`` in one step.
-
-    Raises:
-        BadInput: the place cannot be written, or is not a file (a device or a folder is never replaced).
-    """
+    """Replace ``path`` atomically: ``write`` fills a temporary file, which is then renamed."""
     check_file(path)
     scratch = path.with_name(f".{path.name[:40]}.{uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(scratch)
-        scratch.chmod(0o644)  # some writers make private files
+        scratch.chmod(0o644)  # some writers create private files
         _sync(scratch)
         scratch.replace(path)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise unwritable_error(path, error) from None
     finally:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
-    with suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
+    with suppress(OSError):  # some file systems cannot sync a folder
         _sync(path.parent)
 
 
+def replace_text(path: Path | str, text: str, errors: str = "replace") -> Path:
+    """Replace a text file atomically and return its path; ``errors`` is for characters that UTF-8 cannot encode."""
+    path, data = Path(path), text.encode("utf-8", errors)
+    replace_file(path, lambda scratch: scratch.write_bytes(data))
+    return path
+
+
 def check_file(path: Path) -> None:
-    """Refuse a place where something else than a file is: a folder or a device is never replaced."""
+    """Raise if the path exists and is not a regular file."""
     if path.exists() and not path.is_file():
-        raise BadInput("cannot write here: this is no ordinary file", where=path, do="Choose another place.")
+        raise InputError("cannot write here: not a regular file", where=path, hint="Choose another path.")
 
 
-def check_apart(places: Iterable[Path | None], inputs: Iterable[Path | str | None]) -> None:
-    """Refuse to write where a file lies that is read; what is None was not said, and a name is of no file."""
+def check_no_overwrite(outputs: Iterable[Path | None], inputs: Iterable[Path | str | None]) -> None:
+    """Raise if an output is also an input file, also through a link; None and names of datasets are ignored."""
     sources = [Path(source) for source in inputs if source is not None]
-    for place in places:
-        # a folder is refused elsewhere, and a terminal is read and written; a link may have another name
-        if place is not None and place.is_file() and any(_is_file(one) and place.samefile(one) for one in sources):
-            raise BadInput(
-                "this file is read, and would be written over",
-                where=place,
-                do="Choose another place for what is written.",
-            )
+    for output in outputs:
+        # only files: folders are checked elsewhere, and a terminal may be both
+        if output is not None and output.is_file() and any(_is_file(one) and output.samefile(one) for one in sources):
+            raise InputError("this input file would be overwritten", where=output, hint="Choose another output path.")
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse an output folder that cannot be written before the first hour, not after."""
+    """Raise if an output folder cannot be written; to be called before long work."""
     probe = folder / f".{uuid4().hex}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,22 +73,19 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
-        raise unwritable(folder, error) from None
+        raise unwritable_error(folder, error) from None
 
 
-def unwritable(path: Path, error: OSError) -> BadInput:
-    """Return the error for a place that cannot be written."""
-    return BadInput(
-        f"cannot write here: {error.strerror or error}",
-        where=path,
-        do="Choose another place with --out, or free some space.",
-    )
+def unwritable_error(path: Path, error: OSError) -> InputError:
+    """Return the error for a path that cannot be written."""
+    hint = "Choose another path with --out, or free some space."
+    return InputError(f"cannot write here: {error.strerror or error}", where=path, hint=hint)
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # what no file can be called
+    except (OSError, ValueError):  # not a valid file name
         return False
 
 
@@ -88,24 +95,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Let one process in at a time, by a lock at ``path``.
-
-    It goes with its process, so that a dead one holds nobody up.
-    """
-    while True:
-        with path.open("w") as lock:
-            with suppress(ImportError, OSError):  # Windows and some network drives know none: both write the same
-                import fcntl
-
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.fstat(lock.fileno()).st_nlink:  # else the one before removed it, and its successor counts
-                try:
-                    yield
-                finally:
-                    with suppress(OSError):
-                        path.unlink(missing_ok=True)
-                return

@@ -1,4 +1,4 @@
-"""Groups: the (label, attribute) cells shared by data, methods, metrics and report."""
+"""Groups of examples by label and attribute: names, numbers and membership."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from math import prod
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, MissingAttributes
+from spurless.core.errors import InputError, MissingAttributesError
 
-CHUNK = 1 << 16
-"""Examples whose membership in overlapping groups is looked at together."""
+CHUNK_ROWS = 1 << 16  # examples whose membership in overlapping groups is computed at once
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Names and numbers the cells of a dataset; the only home of ``g = y * n_attributes + a``.
+    """The groups of a dataset, numbered ``g = y * n_attributes + a``; no other code computes this.
 
-    Without attributes the groups are the classes. Several attributes are crossed into one
-    (:meth:`crossed`), or overlap (:meth:`overlapping`): then an example is in one group per
-    attribute that it has, or in none.
+    Without attributes the groups are the classes. Several attributes are crossed into one (:meth:`crossed`), or overlap
+    (:meth:`overlapping`): then an example is in one group for each attribute that it has, or in none.
 
     Example:
         >>> birds = Groups(labels=("landbird", "waterbird"), attributes=("land", "water"))
@@ -34,15 +32,13 @@ class Groups:
 
     labels: tuple[str, ...]
     attributes: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = ()
-    """Number of values of each crossed column; empty for a single attribute."""
+    sizes: tuple[int, ...] = ()  # number of values of each crossed column; empty for a single attribute
     overlap: bool = False
-    mixed: bool = False
-    """Whether a group is an attribute value whatever the label: a domain."""
+    mixed: bool = False  # whether groups are domains: attribute values that mix labels
 
     @classmethod
     def crossed(cls, labels: tuple[str, ...], columns: Mapping[str, tuple[str, ...]]) -> Groups:
-        """Cross several attributes: every combination of their values is one attribute value.
+        """Return groups of several crossed attributes: every combination of values is one attribute value.
 
         Example:
             >>> faces = Groups.crossed(("no", "yes"), {"gender": ("f", "m"), "age": ("young", "old")})
@@ -56,12 +52,12 @@ class Groups:
 
     @classmethod
     def overlapping(cls, labels: tuple[str, ...], attributes: tuple[str, ...]) -> Groups:
-        """Name attributes that an example may have several of, or none (``a`` holds a 0/1 column for each)."""
+        """Return groups of attributes of which an example may have several or none (a 0/1 column of ``a`` each)."""
         return cls(labels, attributes, overlap=True)
 
     @classmethod
     def domains(cls, labels: tuple[str, ...], names: tuple[str, ...]) -> Groups:
-        """Name domains: groups that mix labels, as a partition that somebody else made may do.
+        """Return groups that are domains, which mix labels.
 
         Example:
             >>> tweets = Groups.domains(("normal", "hateful"), ("dialect A", "dialect B"))
@@ -74,7 +70,7 @@ class Groups:
         return len(self.attributes) if self.mixed else len(self.labels) * max(len(self.attributes), 1)
 
     def known(self, a: Tensor) -> Tensor:
-        """Return which rows of ``a`` carry an attribute; every row does where there is none to carry."""
+        """Return which rows of ``a`` have a known attribute; all rows if the groups have no attributes."""
         if not self.attributes:
             return torch.ones(len(a), dtype=torch.bool, device=a.device)
         return a >= 0 if a.dim() == 1 else (a >= 0).all(dim=1)
@@ -83,29 +79,27 @@ class Groups:
         """Return the group number of each ``(y, a)`` pair.
 
         Raises:
-            MissingAttributes: an attribute is hidden or unknown, so that no group can be named.
-            BadInput: the groups overlap, so that no single number exists; see :meth:`membership`.
+            MissingAttributesError: an attribute is hidden or unknown.
+            InputError: the groups overlap, so that an example has no single group; see :meth:`membership`.
         """
         if self.overlap:
-            raise BadInput(
-                "these groups overlap, so an example has no single group",
-                do="Use data.column(NAME) to work with one attribute, or membership() to count every group.",
-            )
+            hint = "Use data.column(NAME) to work with one attribute, or membership() to count every group."
+            raise InputError("these groups overlap, so an example has no single group", hint=hint)
         if not self.attributes:
             return y
         if not bool(self.known(a).all()):
-            raise MissingAttributes("A group", "given")
-        return self._single(a) if self.mixed else y * len(self.attributes) + self._single(a)
+            raise MissingAttributesError("A group", "given")
+        return self._attribute_index(a) if self.mixed else y * len(self.attributes) + self._attribute_index(a)
 
     def decode(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ``(y, a)`` pair of each group number; the inverse of :meth:`encode` for one attribute."""
         if self.mixed:
-            raise BadInput("these groups mix labels, so a group has no label", got=", ".join(self.names))
+            raise InputError("these groups mix labels, so a group has no label", got=", ".join(self.names))
         n = max(len(self.attributes), 1)
         return torch.div(g, n, rounding_mode="floor"), g % n
 
     def membership(self, y: Tensor, a: Tensor) -> Tensor:
-        """Return an ``(N, groups)`` mask of who is in which group; an unknown attribute is in none.
+        """Return an ``(N, groups)`` mask of group membership; examples with an unknown attribute are in no group.
 
         Example:
             >>> talk = Groups.overlapping(("civil", "toxic"), ("male", "female"))
@@ -121,22 +115,22 @@ class Groups:
             has = a.reshape(len(a), -1) == 1
         else:
             known = self.known(a)
-            single = torch.where(known, self._single(a), 0)
-            has = torch.nn.functional.one_hot(single, len(self.attributes)).bool() & known[:, None]
+            attribute = torch.where(known, self._attribute_index(a), 0)
+            has = torch.nn.functional.one_hot(attribute, len(self.attributes)).bool() & known[:, None]
         return has if self.mixed else (is_label[:, :, None] & has[:, None, :]).flatten(1)
 
     def count(self, y: Tensor, a: Tensor) -> Tensor:
-        """Return the number of examples in every group; an unknown attribute is in none.
+        """Return the number of examples in every group; examples with an unknown attribute are not counted.
 
         Example:
             >>> Groups(("no", "yes"), ("left", "right")).count(torch.tensor([0, 1, 1]), torch.tensor([0, 1, -1]))
             tensor([1, 0, 0, 1])
         """
-        if self.overlap:  # the mask is as large as examples times groups: some at a time
-            found = torch.zeros(len(self), dtype=torch.long, device=y.device)
-            for part in zip(torch.split(y, CHUNK), torch.split(a, CHUNK), strict=True):
-                found += self.membership(*part).sum(dim=0)
-            return found
+        if self.overlap:  # in chunks, because the mask has N x groups elements
+            counts = torch.zeros(len(self), dtype=torch.long, device=y.device)
+            for part in zip(torch.split(y, CHUNK_ROWS), torch.split(a, CHUNK_ROWS), strict=True):
+                counts += self.membership(*part).sum(dim=0)
+            return counts
         known = self.known(a)
         return torch.bincount(self.encode(y[known], a[known]), minlength=len(self))
 
@@ -153,13 +147,13 @@ class Groups:
         return tuple(self.name(g) for g in range(len(self)))
 
     def column(self, attribute: str) -> Groups:
-        """Return the groups of one overlapping attribute on its own: with it, and without it."""
+        """Return the groups of one overlapping attribute: with it, and without it."""
         if attribute not in self.attributes or not self.overlap:
-            raise BadInput(f"no overlapping attribute is called {attribute!r}", expected=", ".join(self.attributes))
+            raise InputError(f"unknown overlapping attribute {attribute!r}", expected=", ".join(self.attributes))
         return Groups(self.labels, (f"not {attribute}", attribute))
 
-    def _single(self, a: Tensor) -> Tensor:
-        """Fold crossed columns into one number, the last column running fastest."""
+    def _attribute_index(self, a: Tensor) -> Tensor:
+        """Return the number of the attribute value; crossed columns are combined, the last one varies fastest."""
         if a.dim() == 1 or a.shape[1] == 1:
             return a.reshape(len(a)).long()
         weight = torch.tensor([prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))], device=a.device)

@@ -1,4 +1,4 @@
-"""Interrupts: a Ctrl-C is held back until the work can be left without loss, and saved."""
+"""Defer Ctrl-C until the current work is saved."""
 
 from __future__ import annotations
 
@@ -10,67 +10,64 @@ from dataclasses import dataclass
 from typing import Any
 
 
-class Left(Exception):
-    """Work was left, and saved, because a Ctrl-C is held back; :func:`held_back` turns it into that."""
+class InterruptedAfterSave(Exception):  # noqa: N818  # control flow, like KeyboardInterrupt
+    """Raised by work that was saved because of Ctrl-C; :func:`defer_interrupt` turns it into KeyboardInterrupt."""
 
 
 @dataclass
 class _State:
-    """Whether a Ctrl-C came that is held back."""
-
-    asked: bool = False
-    answer: bool | None = None
-    """What is said of it meanwhile."""
+    requested: bool = False  # whether Ctrl-C was pressed and is deferred
+    frozen: bool | None = None  # the value that :func:`stop_requested` returns inside :func:`freeze_stop_flag`
 
 
 _state = _State()
 
 
-def asked_to_stop() -> bool:
-    """Return whether a Ctrl-C is held back: whoever can save does so now, and raises :class:`Left`."""
-    return _state.asked if _state.answer is None else _state.answer
+def stop_requested() -> bool:
+    """Return whether Ctrl-C is deferred: save the work now, and raise :class:`InterruptedAfterSave`."""
+    return _state.requested if _state.frozen is None else _state.frozen
 
 
 @contextmanager
-def one_answer() -> Iterator[None]:
-    """Let :func:`asked_to_stop` answer all alike within the block: those who advance together also stop together."""
-    _state.answer = _state.asked
+def freeze_stop_flag() -> Iterator[None]:
+    """Keep the value of :func:`stop_requested` constant, so that jobs that advance together stop together."""
+    _state.frozen = _state.requested
     try:
         yield
     finally:
-        _state.answer = None
+        _state.frozen = None
 
 
 @contextmanager
-def held_back(where: bool = True) -> Iterator[None]:
-    """Hold a Ctrl-C back until the block is left, however it is; a second one comes through at once.
+def defer_interrupt(enabled: bool = True) -> Iterator[None]:
+    """Defer Ctrl-C to the end of the block; a second Ctrl-C is raised at once.
 
-    Outside the main thread, where someone else listens to the signal, and within another such block this does nothing.
+    Has no effect outside the main thread, inside another such block, or if another handler is installed.
     """
-    if not (where and _is_free()):
+    if not (enabled and _is_default_handler()):
         yield
         return
-    signal.signal(signal.SIGINT, _note)
+    signal.signal(signal.SIGINT, _defer)
     try:
         yield
     except Exception:
-        if not _state.asked:
+        if not _state.requested:
             raise
-        raise KeyboardInterrupt from None  # what else went wrong is seen when the work goes on
+        raise KeyboardInterrupt from None  # any other error shows up again when the work is resumed
     else:
-        if _state.asked:
+        if _state.requested:
             raise KeyboardInterrupt
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _state.asked = False
+        _state.requested = False
 
 
-def _is_free() -> bool:
-    main = threading.current_thread() is threading.main_thread()
-    return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def _is_default_handler() -> bool:
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def _note(number: int, frame: Any) -> None:
-    if _state.asked:
+def _defer(number: int, frame: Any) -> None:
+    if _state.requested:
         signal.default_int_handler(number, frame)
-    _state.asked = True
+    _state.requested = True

@@ -1,4 +1,4 @@
-"""Progress: how long work that has no callback of its own says how far it is."""
+"""Progress of long work that has no progress callback of its own."""
 
 from __future__ import annotations
 
@@ -10,52 +10,48 @@ from contextvars import ContextVar
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[str, int, int, str], None]
-"""Called with stage, step, total steps and a short word on how it goes; never more than ten times a second."""
+"""Called with stage, step, number of steps and a message; at most ten times per second."""
 
-_LISTENER: ContextVar[Progress | None] = ContextVar("listener", default=None)
+_RECEIVER: ContextVar[Progress | None] = ContextVar("receiver", default=None)
 
 
 @contextmanager
-def listening(listener: Progress | None) -> Iterator[None]:
-    """Send what is told inside the block to ``listener``; None sends it nowhere."""
-    token = _LISTENER.set(listener or _nowhere)
+def progress_to(receiver: Progress | None) -> Iterator[None]:
+    """Send progress reported inside the block to ``receiver``; None discards it."""
+    token = _RECEIVER.set(receiver or (lambda *_: None))
     try:
         yield
     finally:
-        _LISTENER.reset(token)
+        _RECEIVER.reset(token)
 
 
-def teller(stage: str, total: int, patience: float = 1.0) -> Callable[[int], None]:
-    """Return a function that is called with the number of steps done.
+def progress_reporter(stage: str, total: int, patience: float = 1.0) -> Callable[[int], None]:
+    """Return a function to call with the number of completed steps.
 
-    It says nothing in the first second, so that quick work stays quiet. Who listens is decided now, since
-    threads do not inherit it; where nobody does, a terminal gets one line and a log gets none.
+    It reports nothing in the first ``patience`` seconds, so that short work stays quiet. The receiver is chosen now,
+    since threads do not inherit it; without one, progress is printed on one line if stderr is a terminal.
 
     Example:
-        >>> heard = []
-        >>> with listening(lambda *told: heard.append(told)):
-        ...     done = teller("decode", 2, patience=0)
-        >>> done(2)
-        >>> heard
+        >>> reports = []
+        >>> with progress_to(lambda *report: reports.append(report)):
+        ...     report = progress_reporter("decode", 2, patience=0)
+        >>> report(2)
+        >>> reports
         [('decode', 2, 2, '')]
     """
-    listener = _LISTENER.get() or (_line if sys.stderr.isatty() else _nowhere)
-    spoke = time.monotonic() + patience - 0.1
+    receiver = _RECEIVER.get() or (_print_line if sys.stderr.isatty() else lambda *_: None)
+    last = time.monotonic() + patience - 0.1
 
-    def done(step: int) -> None:
-        nonlocal spoke
+    def report(step: int) -> None:
+        nonlocal last
         now = time.monotonic()
-        if now - spoke >= 0.1 or (step == total and now >= spoke):
-            spoke = now
-            listener(stage, step, total, "")
+        if now - last >= 0.1 or (step == total and now >= last):
+            last = now
+            receiver(stage, step, total, "")
 
-    return done
-
-
-def _nowhere(stage: str, step: int, total: int, word: str) -> None:
-    pass
+    return report
 
 
-def _line(stage: str, step: int, total: int, _: str) -> None:
+def _print_line(stage: str, step: int, total: int, _: str) -> None:
     sys.stderr.write(f"\r{stage} {step:,} of {total:,}" + ("\n" if step == total else ""))
     sys.stderr.flush()

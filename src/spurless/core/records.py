@@ -1,4 +1,4 @@
-"""Records: one JSON line per run, appended whole or not at all; nothing else is memory."""
+"""Records of runs: one JSON line each, appended atomically to a file."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from spurless.core.errors import BadInput, SpurlessWarning
-from spurless.core.files import unwritable
+from spurless.core.errors import InputError, SpurlessWarning
+from spurless.core.files import unwritable_error
 
 SCHEMA = 1
-START = b'{"'
-"""How every line begins."""
+RENAMED = {"watched-erm": "erm-loss-ratio"}  # old names of methods in records, and the new ones
+RESTORE_HINT = "Delete the line, or restore the file."
+START = b'{"'  # first characters of every line
 
 
 @dataclass(frozen=True)
 class GroupRow:
-    """How one group fared on the test split; an empty group has no accuracy."""
+    """Results of one group on the test split; the accuracy of an empty group is None."""
 
     name: str
     count: int
@@ -36,117 +37,97 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything one run used and found."""
+    """Settings and results of one run."""
 
     method: str
     seed: int
-    data: dict[str, Any]
-    """name, options, fingerprint, labels, attributes, counts per split"""
+    data: dict[str, Any]  # name, options, fingerprint, labels, attributes, counts per split
     model: dict[str, Any]
-    """name, options, parameters, flops; what is left where zeros cost nothing: kept_parameters, kept_flops, sparsity"""
-    config: dict[str, Any]
-    """the method's own configuration"""
-    train: dict[str, Any]
-    """how the loop walked"""
+    """name, options, parameters, flops; without zero weights: kept_parameters, kept_flops, sparsity"""
+    config: dict[str, Any]  # configuration of the method
+    train: dict[str, Any]  # settings of the training loop
     supervision: dict[str, bool]
-    """which labels were used beyond the training labels: train_attributes, val_labels, val_attributes"""
+    """labels used besides the training labels: train_attributes, val_labels, val_attributes"""
     selection: str
     groups: tuple[GroupRow, ...]
-    metrics: dict[str, float | None]
-    """numbers on the test split; a number that does not exist is None"""
+    metrics: dict[str, float | None]  # metrics on the test split; None if undefined
     seconds: dict[str, float]
-    peak_memory: int | None = None
-    """bytes on the accelerator, where there is one"""
+    peak_memory: int | None = None  # bytes on the accelerator
     warnings: tuple[str, ...] = ()
     history: tuple[dict[str, Any], ...] = ()
     selective: dict[str, Any] = field(default_factory=dict)
-    """where the model may abstain: its score, what was kept and what of it was wrong at each coverage, and a curve"""
-    cell: str = ""
-    """which cell of which claim or plan this run belongs to"""
-    key: str = ""
-    """content hash of everything that decides the outcome; equal keys are the same run"""
+    """if the model may abstain: its score, coverage and errors at each target, and the risk-coverage curve"""
+    cell: str = ""  # the sweep, plan or claim of the run, and its name there
+    key: str = ""  # hash of everything that decides the result; equal keys mean the same run
     command: str = ""
     time: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     commit: str | None = None
     hardware: dict[str, Any] = field(default_factory=dict)
+    title: str = ""  # display name of the method; empty in old records
     schema: int = SCHEMA
 
+    @property
+    def display_name(self) -> str:
+        """Return the title of the method; its name if the record has none."""
+        return self.title or self.method
+
     def to_json(self) -> str:
-        """Return the record as one line; NaN becomes null, since JSON has none."""
+        """Return the record as one line of JSON; NaN becomes null."""
         return json.dumps(_plain(asdict(self)), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str | bytes, where: str = "record") -> Record:
-        """Read one line.
-
-        Raises:
-            BadInput: the line is no record of this schema.
-        """
+        """Parse one line, or raise if it is not a record of this schema."""
         try:
             row = json.loads(line)
         except ValueError:
-            raise BadInput("the line is not JSON", where=where, do="Delete the line, or restore the file.") from None
+            raise InputError("the line is not JSON", where=where, hint=RESTORE_HINT) from None
         if not isinstance(row, dict) or row.get("schema") != SCHEMA:
-            raise BadInput(
-                "the line is not a record of this version",
-                where=where,
-                expected=f"schema {SCHEMA}",
-                got=row.get("schema", "none") if isinstance(row, dict) else type(row).__name__,
-            )
+            what, got = "the line is not a record of this version", type(row).__name__
+            got = row.get("schema", "none") if isinstance(row, dict) else got
+            raise InputError(what, where=where, expected=f"schema {SCHEMA}", got=got)
         known = {f.name for f in fields(cls)}
-        _check_kinds(row, where)
+        _check_types(row, where)
         try:
             row["groups"] = tuple(GroupRow(**group) for group in row["groups"])
             row["warnings"], row["history"] = tuple(row["warnings"]), tuple(row["history"])
+            row["method"] = RENAMED.get(row["method"], row["method"])
             return cls(**{name: value for name, value in row.items() if name in known})
         except (KeyError, TypeError) as error:
-            raise BadInput(f"the record is incomplete: {error}", where=where) from None
+            raise InputError(f"the record is incomplete: {error}", where=where) from None
 
 
-_KINDS: dict[tuple[type, str], tuple[str, ...]] = {
-    (dict, "an object"): (
-        "data",
-        "model",
-        "config",
-        "train",
-        "supervision",
-        "metrics",
-        "seconds",
-        "versions",
-        "hardware",
-    ),
+_OBJECTS = ("data", "model", "config", "train", "supervision", "metrics", "seconds", "versions", "hardware")
+_FIELD_TYPES: dict[tuple[type, str], tuple[str, ...]] = {
+    (dict, "an object"): _OBJECTS,
     (list, "a list"): ("groups", "warnings", "history"),
-    (str, "a text"): ("method", "selection", "cell", "key", "command", "time"),
-    (int, "a whole number"): ("seed",),
+    (str, "text"): ("method", "selection", "cell", "key", "command", "time", "title"),
+    (int, "an integer"): ("seed",),
 }
-"""What the fields of a line must be, so that whoever reads it need not ask; pages do without an odd ``selective``."""
+"""Types of the fields; an invalid ``selective`` is not an error, but left out of pages."""
 
 
-def _check_kinds(row: dict[str, Any], where: str) -> None:
-    for (kind, word), names in _KINDS.items():
+def _check_types(row: dict[str, Any], where: str) -> None:
+    for (kind, expected), names in _FIELD_TYPES.items():
         for name in names:
             if name in row and not isinstance(row[name], kind):
-                raise BadInput(
-                    f"{name!r} of the record is of the wrong kind",
-                    where=where,
-                    expected=word,
-                    got=json.dumps(row[name])[:40],
-                    do="Delete the line, or restore the file.",
-                )
+                what, got = f"{name!r} of the record has the wrong type", json.dumps(row[name])[:40]
+                raise InputError(what, where=where, expected=expected, got=got, hint=RESTORE_HINT)
 
 
-def append(path: Path | str, record: Record) -> None:
-    """Add one record under a lock, whole or not at all; a torn last line is repaired first."""
+def append_record(path: Path | str, record: Record) -> None:
+    """Append one record atomically, under a lock; an incomplete last line is repaired first."""
     path = Path(path)
-    # an undecodable byte of a file name is a lone surrogate here; its backslash form is the JSON escape for it
+    # an undecodable byte of a file name is a lone surrogate; its backslash form is also its JSON escape
     line = (record.to_json() + "\n").encode(errors="backslashreplace")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise unwritable_error(path, error) from None
     try:
+        # not core.locks: the file itself is locked, so that no lock file appears next to the user's records
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         _repair(descriptor)
         size = os.fstat(descriptor).st_size
@@ -154,53 +135,49 @@ def append(path: Path | str, record: Record) -> None:
             _write_all(descriptor, line)
             _sync(descriptor)
         except OSError:
-            _truncate(descriptor, size)
+            with suppress(OSError):  # a device has no length
+                os.ftruncate(descriptor, size)
             raise
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise unwritable_error(path, error) from None
     finally:
         os.close(descriptor)
 
 
-def read(path: Path | str, *, to_continue: bool = False) -> list[Record]:
-    """Return every whole record of a file; a torn last line was never acknowledged and is left out, with a warning.
+def read_records(path: Path | str, *, to_continue: bool = False) -> list[Record]:
+    """Return the records of a file; raise if a line is not a record.
 
-    Args:
-        path: the file.
-        to_continue: more is appended to it, which mends that line, and its run is made again: no word is needed.
-
-    Raises:
-        BadInput: a line is no record.
+    An incomplete last line is left out, with a warning unless records will be appended, which repairs that line.
     """
     path = Path(path)
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise BadInput("no such file", where=path, expected="a records.jsonl written by spurless") from None
+        raise InputError("no such file", where=path, expected="a records.jsonl written by spurless") from None
     except OSError as error:
-        raise BadInput(f"the file cannot be read: {error.strerror or error}", where=path) from None
-    *lines, torn = content.split(b"\n")  # bytes: a tear may lie within a character
+        raise InputError(f"the file cannot be read: {error.strerror or error}", where=path) from None
+    *lines, torn = content.split(b"\n")  # bytes, since the line may end within a character
     if _is_json(torn) or not _is_torn(torn):
         lines.append(torn)
     elif torn and not to_continue:
-        warnings.warn(f"{path}, line {len(lines) + 1} is cut short and was left out.", SpurlessWarning, stacklevel=2)
+        warnings.warn(f"{path}, line {len(lines) + 1} is incomplete and was left out.", SpurlessWarning, stacklevel=2)
     return [Record.from_json(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
 
 
-def read_all(paths: Iterable[Path | str]) -> list[Record]:
+def read_record_files(paths: Iterable[Path | str]) -> list[Record]:
     """Return the records of several files, in order; a folder stands for every ``*.jsonl`` in it."""
-    return [record for path in paths for file in files_in(Path(path)) for record in read(file)]
+    return [record for path in paths for file in record_files(Path(path)) for record in read_records(file)]
 
 
-def files_in(path: Path) -> Iterator[Path]:
-    """Yield the files of records that a path stands for."""
+def record_files(path: Path) -> Iterator[Path]:
+    """Yield the records files of a path: every ``*.jsonl`` of a folder, or the file itself."""
     yield from sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
 
 
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
-    if isinstance(value, Integral):  # NumPy's whole numbers are no int, and its single precision no float
+    if isinstance(value, Integral):  # NumPy integers are not int, and its float32 is not float
         return int(value)
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else None
@@ -212,7 +189,7 @@ def _plain(value: Any) -> Any:
 
 
 def _repair(descriptor: int) -> None:
-    """Finish a last line that lost only its newline; cut one that is torn, since it was never acknowledged."""
+    """Complete a last line that lacks only its newline; remove one that is incomplete."""
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return
@@ -235,7 +212,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def _is_torn(text: bytes) -> bool:
-    """Return whether text may be the beginning of a record, or zeros that a power cut left; other text is not ours."""
+    """Return whether text may be the start of a record, or zeros after a power failure."""
     return text.startswith(START) or START.startswith(text) or not text.strip(b"\0")
 
 
@@ -252,28 +229,22 @@ def _sync(descriptor: int) -> None:
             raise
 
 
-def _truncate(descriptor: int, size: int) -> None:
-    with suppress(OSError):  # a device has no length; the write itself failed, so nothing was kept
-        os.ftruncate(descriptor, size)
+def is_cut_off(record: Record) -> bool:
+    """Return whether training ended by epochs or steps before it reached ``stop_accuracy`` or ``stop_loss``.
 
-
-def cut_off(record: Record) -> bool:
-    """Return whether training ended by its epochs or steps before the end it was given, where one was.
-
-    That end is ``stop_accuracy`` or ``stop_loss``. The last stage counts that was under the rule: the loop tells the
-    accuracy on train only where it stops by it, so that a head that is tuned afterwards says nothing of it; a loop that
-    prunes tells it too, and has an end of its own.
+    The last stage that follows the rule decides: the loop records the accuracy on train only if it stops by it, so that
+    a head that is tuned afterwards does not count; nor does a pruning loop, which records it too.
     """
-    least, most = _number(record.train.get("stop_accuracy")), _number(record.train.get("stop_loss"))
+    accuracy_goal, loss_goal = _number(record.train.get("stop_accuracy")), _number(record.train.get("stop_loss"))
     rows = [row for row in record.history if _number(row.get("loss")) is not None]
-    if least is not None:
+    if accuracy_goal is not None:
         rows = [row for row in rows if "train_accuracy" in row and "sparsity" not in row]
-    if not rows or (least is None and most is None):
+    if not rows or (accuracy_goal is None and loss_goal is None):
         return False
-    right, lost = _number(rows[-1].get("train_accuracy")), _number(rows[-1]["loss"])
-    by_accuracy = least is not None and right is not None and right >= least
-    by_loss = most is not None and lost is not None and lost < most
-    return not (by_accuracy or by_loss)
+    accuracy, loss = _number(rows[-1].get("train_accuracy")), _number(rows[-1]["loss"])
+    reached_accuracy = accuracy_goal is not None and accuracy is not None and accuracy >= accuracy_goal
+    reached_loss = loss_goal is not None and loss is not None and loss < loss_goal
+    return not (reached_accuracy or reached_loss)
 
 
 def _number(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Repairs: what a fix tried, how each was judged, and what was kept; read by the page, by machines, by notebooks."""
+"""Results of a repair: the methods that were tried, their scores on held-out examples, and the outcome."""
 
 from __future__ import annotations
 
@@ -10,86 +10,88 @@ from typing import Any, Literal
 from spurless.core.findings import Audit
 from spurless.core.records import Record
 
-Fate = Literal["taken", "passed over", "no better", "too costly", "failed"]
-"""What became of an attempt; see ``FATES``."""
-FATES: Mapping[Fate, str] = {
+Outcome = Literal["taken", "passed over", "no better", "too costly", "failed"]
+"""The result of an attempt; ``OUTCOMES`` describes each."""
+OUTCOMES: Mapping[Outcome, str] = {
     "taken": "kept",
     "passed over": "good enough, but another is better",
     "no better": "no better than the old model",
     "too costly": "costs more average accuracy than you allow",
-    "failed": "cannot be done with these data",
+    "failed": "not possible with these data",
 }
 
-
-INFERRED, BALANCED = "the worst inferred group", "the balanced accuracy"
-"""What a repair may raise where attributes are unknown, beside the worst class."""
-ROUNDING = 1e-9
+INFERRED_GROUP, BALANCED_ACCURACY = "the worst inferred group", "the balanced accuracy"
+"""Targets of a repair without attributes, in addition to the worst class."""
+ROUNDING_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A method as it is to be run, and why this one."""
+    """A method with its settings, and the reason for choosing it."""
 
     method: str
-    why: str
-    """one sentence"""
+    why: str  # one sentence
     preset: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """of the method, over the preset's"""
+    options: Mapping[str, Any] = field(default_factory=dict)  # options of the method that override the preset
+    title: str = ""  # display name of the method
+
+    @property
+    def display_name(self) -> str:
+        """Return the title of the method; its name if there is none."""
+        return self.title or self.method
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A share of examples that are right, with its 95 % interval."""
+class Accuracy:
+    """An accuracy with its 95 % interval."""
 
     value: float
     low: float
     high: float
-    count: int
-    """of examples"""
-    of: str = ""
-    """which group or class, where there are several"""
+    count: int  # number of examples
+    of: str = ""  # the group or class, if there are several
 
 
 @dataclass(frozen=True)
-class Score:
-    """How a model does on the examples that judge."""
+class RepairScore:
+    """Accuracies of a model on the held-out examples that decide."""
 
-    average: Measure
-    balanced: Measure
-    """mean accuracy over classes"""
-    worst_class: Measure
-    inferred: Measure | None = None
-    """the worst inferred group: a label, suspected or not; None where nobody is suspected"""
-    worst_group: Measure | None = None
-    """where attributes are known, and a group is large enough"""
+    average: Accuracy
+    balanced: Accuracy  # mean accuracy over classes
+    worst_class: Accuracy
+    inferred: Accuracy | None = None
+    """the worst inferred group (a label, suspected minority or not); None if no example is suspected"""
+    worst_group: Accuracy | None = None  # None if attributes are unknown or groups are too small
 
     @property
-    def criterion(self) -> Measure:
-        """What repairs are ranked by: the worst class; no attribute is needed for it."""
+    def criterion(self) -> Accuracy:
+        """The accuracy that ranks repairs: that of the worst class, which needs no attributes."""
         return self.worst_class
 
     @property
-    def aims(self) -> dict[str, float]:
-        """What a repair has to raise, one of these: the worst group where attributes are known; else what stands in."""
+    def targets(self) -> dict[str, float]:
+        """Accuracies of which a repair must improve one: the worst group, or its substitutes without attributes."""
         if self.worst_group is not None:
             return {"the worst group": self.worst_group.value}
-        inferred = {} if self.inferred is None else {INFERRED: self.inferred.value}
-        return {"the worst class": self.worst_class.value, **inferred, BALANCED: self.balanced.value}
+        inferred = {} if self.inferred is None else {INFERRED_GROUP: self.inferred.value}
+        return {"the worst class": self.worst_class.value, **inferred, BALANCED_ACCURACY: self.balanced.value}
 
-    def raised_over(self, old: Score, tolerance: float) -> str | None:
-        """Return the aim that rose most over another model, of those that rose by more than they cost; None: none did.
+    def best_improvement(self, old: RepairScore, tolerance: float) -> str | None:
+        """Return the target with the largest gain over another model, among those that gain more than they cost.
 
-        The cost is what the average falls by, and for what stands in for groups also what the worst class falls by: the
-        balanced accuracy must rise by more. An inferred group may be made of wrong labels, so that it counts only where
-        the worst class falls by no more than ``tolerance``.
+        The cost is the loss of average accuracy; for the balanced accuracy, the loss of the worst class if that is
+        larger. Wrong labels can form an inferred group, so it only counts if the worst class loses at most
+        ``tolerance``. None if no target is improved.
         """
-        rises = {aim: self.aims[aim] - before for aim, before in old.aims.items() if aim in self.aims}
+        gains = {name: self.targets[name] - before for name, before in old.targets.items() if name in self.targets}
         cost = max(0.0, old.average.value - self.average.value)
-        lost = old.worst_class.value - self.worst_class.value
-        paid = {BALANCED: max(cost, lost), INFERRED: cost if lost <= tolerance + ROUNDING else inf}
-        raised = [aim for aim, rise in rises.items() if rise > paid.get(aim, cost)]
-        return max(raised, key=lambda aim: rises[aim], default=None)
+        class_loss = old.worst_class.value - self.worst_class.value
+        costs = {
+            BALANCED_ACCURACY: max(cost, class_loss),
+            INFERRED_GROUP: cost if class_loss <= tolerance + ROUNDING_TOLERANCE else inf,
+        }
+        improved = [name for name, gain in gains.items() if gain > costs.get(name, cost)]
+        return max(improved, key=lambda name: gains[name], default=None)
 
 
 @dataclass(frozen=True)
@@ -97,47 +99,38 @@ class Attempt:
     """One method that was tried on a model."""
 
     choice: Choice
-    fate: Fate
+    outcome: Outcome
     seconds: float
-    score: Score | None = None
-    """None where it failed"""
-    record: Record | None = None
-    """on the test split, which decides nothing"""
-    error: str = ""
-    """the sentence, where it failed"""
+    score: RepairScore | None = None  # None if it failed
+    record: Record | None = None  # results on the test split, which decide nothing
+    error: str = ""  # the error message, if it failed
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What was found, what was tried, and what came of it."""
+    """The audit of a model, the methods that were tried, and the outcome."""
 
-    fixed: bool
-    """whether a new model was taken"""
-    said: tuple[str, ...]
-    """what was done and why, a sentence or two each"""
-    before: Record
-    """the old model on the test split"""
-    after: Record
-    """the model that is kept on the test split; ``before`` where that is the old one"""
-    judged: tuple[Score, Score]
-    """the old model and the one that is kept, on the examples that judge"""
+    fixed: bool  # whether a new model was kept
+    summary: tuple[str, ...]  # what was done and why, in sentences, the outcome first
+    before: Record  # the old model on the test split
+    after: Record  # the resulting model on the test split; ``before`` if the old model was kept
+    holdout_scores: tuple[RepairScore, RepairScore]
+    """scores of the old and of the resulting model on the held-out examples that decide"""
     audit_before: Audit
     audit_after: Audit | None = None
-    """of the new model, on the same examples; None where the old one was kept"""
-    tried: tuple[Attempt, ...] = ()
-    """by the criterion, the best first; what failed last"""
-    tolerance: float = 0.01
-    """how much average accuracy on the judging examples a repair may cost"""
-    named: str | None = None
-    """the word that an audit named and that stands in for the attribute, where nobody gave one"""
+    """audit of the new model on the same examples; None if the old model was kept"""
+    attempts: tuple[Attempt, ...] = ()  # all attempts, the best first, failed ones last
+    tolerance: float = 0.01  # largest accepted loss of average accuracy on the held-out examples
+    word: str | None = None
+    """the word that the audit found and that is used as the attribute; None if attributes were given or none is used"""
 
     @property
     def choice(self) -> Choice | None:
-        """What was taken; where nothing was, what came first; None where nothing was tried."""
-        taken = [attempt for attempt in self.tried if attempt.fate == "taken"]
-        return next((attempt.choice for attempt in (*taken, *self.tried)), None)
+        """The method that was kept; else the best attempt; None if no method was tried."""
+        taken = [attempt for attempt in self.attempts if attempt.outcome == "taken"]
+        return next((attempt.choice for attempt in (*taken, *self.attempts)), None)
 
     @property
     def why(self) -> str:
-        """Why this method, in one sentence; empty where nothing was tried."""
+        """The reason for the choice in one sentence; empty if no method was tried."""
         return self.choice.why if self.choice is not None else ""

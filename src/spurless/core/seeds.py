@@ -1,4 +1,4 @@
-"""Seeds: a generator per purpose from one seed; the global generator is borrowed, never moved."""
+"""Random generators per purpose from one seed, without effect on the global generators."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from operator import index
 
 import torch
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """All randomness of a run, from one number.
+    """The source of all randomness of a run.
 
-    Two purposes never share a stream, and asking for one does not move another, so that adding a
-    step to a method leaves the draws of all others as they were.
+    Every purpose has its own stream, so that a new step in a method does not change the random numbers of the others.
 
     Example:
         >>> seeds = Seeds(0)
@@ -31,9 +30,9 @@ class Seeds:
 
     def __post_init__(self) -> None:
         try:
-            plain = index(self.seed)  # NumPy's whole numbers are written in other words, which would be other streams
+            plain = index(self.seed)  # the repr of a NumPy integer differs, which would give other streams
         except TypeError:
-            raise BadInput("a seed must be a whole number", got=repr(self.seed)) from None
+            raise InputError("the seed must be an integer", got=repr(self.seed)) from None
         object.__setattr__(self, "seed", plain)
 
     def number(self, *purpose: object) -> int:
@@ -42,21 +41,22 @@ class Seeds:
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
     def child(self, *purpose: object) -> Seeds:
-        """Return the seeds of a part of the run, apart from those of every other part."""
+        """Return independent seeds for a part of the run."""
         return Seeds(self.number(*purpose))
 
     def generator(self, *purpose: object) -> torch.Generator:
-        """Return a fresh CPU generator for a purpose."""
+        """Return a new CPU generator for a purpose."""
         return torch.Generator().manual_seed(self.number(*purpose))
 
     @contextmanager
-    def borrowed(self, *purpose: object, device: torch.device | None = None) -> Iterator[None]:
-        """Lend the global generators to code that takes no generator (weight init, dropout), then put them back."""
+    def seed_global_rng(self, *purpose: object, device: torch.device | None = None) -> Iterator[None]:
+        """Seed the global generators for code that takes no generator (initialization, dropout), then restore them."""
         cuda = [device] if device is not None and device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             number = self.number(*purpose)
             torch.default_generator.manual_seed(number)
-            for each in cuda:  # a device without a number is the current one, which need not be 0
-                index = torch.cuda.current_device() if each.index is None else each.index
+            for cuda_device in cuda:
+                index = cuda_device.index  # None is the current device, which may not be 0
+                index = torch.cuda.current_device() if index is None else index
                 torch.cuda.default_generators[index].manual_seed(number)
             yield

@@ -1,4 +1,4 @@
-"""Loader: batches of a split in an order that depends on seed and epoch alone, resident or streamed."""
+"""Batches of a split, resident or streamed, in an order that depends on seed and epoch only."""
 
 from __future__ import annotations
 
@@ -13,53 +13,54 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, SpurlessError
+from spurless.core.errors import InputError, SpurlessError
+from spurless.core.modules import Input
 from spurless.core.seeds import Seeds
-from spurless.data.grouped import Batch, Grouped, Input, Source
+from spurless.data.split import Batch, Source, Split, map_input
 
 CPU = torch.device("cpu")
-AHEAD = 3  # batches that are read while one is trained on
+PREFETCH_BATCHES = 3  # batches that are read ahead
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 Order: TypeAlias = Callable[[int], Tensor]
-"""From the number of an epoch to the examples it visits. Same number, same order: that is how a killed run resumes."""
+"""A function from an epoch to the indices it visits; equal epochs give equal orders, so that runs can resume."""
 
 
-def in_order(n: int) -> Order:
-    """Visit every example once, as stored."""
+def sequential_order(n: int) -> Order:
+    """Visit every example once, in stored order."""
     return lambda _: torch.arange(n)
 
 
-def shuffled(n: int, seeds: Seeds) -> Order:
-    """Visit every example once, in another order each epoch."""
+def shuffled_order(n: int, seeds: Seeds) -> Order:
+    """Visit every example once, in a new order each epoch."""
     return lambda epoch: torch.randperm(n, generator=seeds.generator("order", epoch))
 
 
-def weighted(weights: Tensor, seeds: Seeds, n: int | None = None) -> Order:
-    """Draw ``n`` examples with replacement, each as often as its weight says."""
+def weighted_order(weights: Tensor, seeds: Seeds, n: int | None = None) -> Order:
+    """Draw ``n`` examples with replacement, with probabilities proportional to their weights."""
     weights = weights.double().cpu()
     if bool((weights < 0).any()) or not bool(weights.sum() > 0) or not bool(weights.isfinite().all()):
-        raise BadInput("sampling weights must be finite, none negative and not all zero")
+        raise InputError("sampling weights must be finite, non-negative and not all zero")
     total = weights.cumsum(0)
     length = len(weights) if n is None else n
 
     def order(epoch: int) -> Tensor:
-        # by inverse transform: torch.multinomial refuses more than 2**24 examples
+        # by inverse transform: torch.multinomial supports at most 2**24 examples
         u = torch.rand(length, generator=seeds.generator("order", epoch), dtype=torch.double) * total[-1]
         return torch.searchsorted(total, u, right=True).clamp(max=len(total) - 1)
 
     return order
 
 
-def balanced(cells: Tensor, seeds: Seeds, n: int | None = None) -> Order:
-    """Draw with replacement so that every cell (class or group) that is there comes equally often."""
-    return weighted(1.0 / torch.bincount(cells).clamp(min=1)[cells].double(), seeds, n)
+def balanced_order(cells: Tensor, seeds: Seeds, n: int | None = None) -> Order:
+    """Draw with replacement so that every class or group that occurs is equally frequent."""
+    return weighted_order(1.0 / torch.bincount(cells).clamp(min=1)[cells].double(), seeds, n)
 
 
-def subsampled(cells: Tensor, seeds: Seeds) -> Order:
-    """Visit as many examples of every cell as the smallest one has, drawn anew each epoch, without replacement."""
+def subsampled_order(cells: Tensor, seeds: Seeds) -> Order:
+    """Visit equally many examples of every class or group, drawn again each epoch without replacement."""
     cells = cells.cpu()
     members = [(cells == cell).nonzero().flatten() for cell in torch.unique(cells)]
     smallest = min(len(m) for m in members)
@@ -76,13 +77,12 @@ def subsampled(cells: Tensor, seeds: Seeds) -> Order:
 class Loader:
     """Batches of a split.
 
-    A split in memory lives on ``device`` and its batches are index selects there. A streamed one is read by
-    ``workers`` processes, or, where its source reads a whole batch at once, by one thread that keeps a few
-    batches ahead. All give the same batches. With several processes training together, process ``rank`` of
-    ``world`` takes its share of every batch.
+    A split in memory is moved to ``device``, and batches are selected there. A streamed split is read by ``workers``
+    processes or, if its source has a method ``batch``, by one thread that reads a few batches ahead. All give the same
+    batches. In distributed training, process ``rank`` of ``world`` gets its part of every batch.
     """
 
-    split: Grouped
+    split: Split
     order: Order
     batch_size: int
     device: torch.device = CPU
@@ -93,25 +93,23 @@ class Loader:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise BadInput("the batch size must be at least 1", got=self.batch_size)
+            raise InputError("the batch size must be at least 1", got=self.batch_size)
         if self.batch_size % self.world:
-            raise BadInput(
-                "the batch size must be a multiple of the number of devices",
-                got=f"{self.batch_size} over {self.world}",
-            )
+            what = "the batch size must be a multiple of the number of devices"
+            raise InputError(what, got=f"{self.batch_size} over {self.world}")
         object.__setattr__(self, "split", self.split.to(self.device))  # once, not per epoch
 
     def table(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return the full batches of an epoch as rows of indices, and the last shorter one (possibly empty)."""
+        """Return the indices of the full batches of an epoch as rows, and of the shorter last batch."""
         order = self.order(epoch)
         full = len(order) // self.batch_size * self.batch_size
         rows, rest = order[:full].view(-1, self.batch_size), order[full:]
         if self.training:
             rest = rest[: len(rest) // self.world * self.world]
             if len(rest) // self.world == 1 and len(rows):
-                rest = rest[:0]  # batch norm cannot learn from one example
-        share = slice(self.rank, None, self.world)
-        return rows[:, share], rest[share]
+                rest = rest[:0]  # batch norm needs two examples
+        part = slice(self.rank, None, self.world)
+        return rows[:, part], rest[part]
 
     def steps(self, epoch: int = 0) -> int:
         """Return the number of batches of an epoch."""
@@ -119,36 +117,34 @@ class Loader:
         return len(rows) + bool(len(rest))
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch from number ``start`` on."""
+        """Yield the batches of an epoch, starting at number ``start``."""
         rows, rest = self.table(epoch)
         indices = [*rows, *([rest] if len(rest) else [])][start:]
         if isinstance(self.split.x, Tensor | dict):
             return (self.gather(index.to(self.device)) for index in indices)
-        at_once = getattr(self.split.x, "batch", None)
-        return self._stream(self.split.x, indices) if at_once is None else self._read_ahead(at_once, indices)
+        read_batch = getattr(self.split.x, "batch", None)
+        return self._stream(self.split.x, indices) if read_batch is None else self._read_ahead(read_batch, indices)
 
     def gather(self, index: Tensor) -> Batch:
-        """Return the batch at ``index`` of a split in memory; every operation stays on the device."""
-        x = self.split.x
-        if isinstance(x, Tensor):
-            return self._batch(x.index_select(0, index), index)  # on a CPU 20 times as fast as x[index]
-        if isinstance(x, dict):
-            return self._batch({key: value.index_select(0, index) for key, value in x.items()}, index)
-        raise TypeError("a streamed split has no batch to gather")
+        """Return the batch at ``index`` of a split in memory, without leaving its device."""
+        if not isinstance(self.split.x, Tensor | dict):
+            raise TypeError("a streamed split cannot be gathered")
+        # on a CPU, index_select is 20 times as fast as x[index]
+        return self._batch(map_input(lambda part: part.index_select(0, index), self.split.x), index)
 
     def _batch(self, x: Input, index: Tensor) -> Batch:
         if self.split.hidden is not None:
             x = self.split.hidden.apply(x, index)
         return Batch(self.split.prepare(x, self.training), self.split.y[index], self.split.a[index], index)
 
-    def _read_ahead(self, at_once: Callable[[Tensor], Tensor], indices: list[Tensor]) -> Iterator[Batch]:
+    def _read_ahead(self, read_batch: Callable[[Tensor], Tensor], indices: list[Tensor]) -> Iterator[Batch]:
         pinned = self.device.type == "cuda"
 
         def read(index: Tensor) -> Tensor:
-            x = at_once(index)
+            x = read_batch(index)
             return x.pin_memory() if pinned else x
 
-        with closing(ahead(read, indices, threads=1, depth=AHEAD)) as inputs:
+        with closing(prefetch(read, indices, threads=1, depth=PREFETCH_BATCHES)) as inputs:
             for index, x in zip(indices, inputs, strict=True):
                 yield self._batch(x.to(self.device, non_blocking=True), index.to(self.device))
 
@@ -159,10 +155,10 @@ class Loader:
             _Items(source),
             batch_sampler=[index.tolist() for index in indices],
             num_workers=self.workers,
-            generator=torch.Generator(),  # else every epoch would move the global generator
+            generator=torch.Generator(),  # otherwise every epoch would advance the global generator
             pin_memory=self.device.type == "cuda",
             collate_fn=_stack,
-            worker_init_fn=_leave_interrupts,
+            worker_init_fn=_ignore_interrupts,
         )
         for index, x in zip(indices, loader, strict=True):
             if isinstance(x, SpurlessError):
@@ -170,28 +166,28 @@ class Loader:
             yield self._batch(x.to(self.device, non_blocking=True), index.to(self.device))
 
 
-def ahead(task: Callable[[T], R], items: Iterable[T], threads: int, depth: int) -> Generator[R]:
-    """Yield what ``task`` makes of every item, in order; threads work up to ``depth`` items ahead.
+def prefetch(task: Callable[[T], R], items: Iterable[T], threads: int, depth: int) -> Generator[R]:
+    """Yield the result of ``task`` for every item, in order; threads work up to ``depth`` items ahead.
 
-    An error of the task is raised as it is, when its turn comes. Closing the iterator ends the threads.
+    An error of the task is raised in place of its result. Closing the iterator ends the threads.
     """
-    waiting: deque[Future[R]] = deque()
+    pending: deque[Future[R]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ahead")
     try:
         for item in items:
-            waiting.append(pool.submit(task, item))
-            if len(waiting) > depth:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(task, item))
+            if len(pending) > depth:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 class _Items(torch.utils.data.Dataset["Tensor | SpurlessError"]):
-    """A source in the form that DataLoader workers take.
+    """A source as a torch Dataset.
 
-    An error of ours travels as a value: raised in a worker, it would arrive wrapped in a traceback.
+    SpurlessErrors are returned as values: raised in a worker, they would arrive wrapped in a traceback.
     """
 
     def __init__(self, source: Source) -> None:
@@ -207,8 +203,8 @@ class _Items(torch.utils.data.Dataset["Tensor | SpurlessError"]):
         return len(self.source)
 
 
-def _leave_interrupts(_worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides, and ends them
+def _ignore_interrupts(_worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent stops the workers
 
 
 def _stack(items: list[Tensor | SpurlessError]) -> Tensor | SpurlessError:

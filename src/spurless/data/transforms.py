@@ -1,7 +1,7 @@
-"""Transforms: from raw to ready batches, on the device of the batch, each example with its own draw.
+"""Transforms of batches on their device, random ones with a draw per example.
 
-torchvision's random transforms draw once per call and so treat a whole batch alike; the random ones here
-draw per example, with tensor operations alone (``static``), so that a captured graph draws anew each time.
+The random transforms of torchvision draw once per call, so that all images of a batch get the same. Those here draw per
+example, with tensor operations only (``static``), so that a captured CUDA graph draws again each time.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from spurless.core.errors import UnknownName
-from spurless.data.grouped import Transform
+from spurless.core.errors import UnknownNameError
+from spurless.data.split import Transform
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Several transforms, one after another."""
+class Compose:
+    """Several transforms in sequence."""
 
     parts: tuple[Transform, ...]
 
     @property
     def static(self) -> bool:
-        """Whether every part is."""
+        """Whether every part is static."""
         return all(getattr(part, "static", False) for part in self.parts)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class RandomFlip:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Pad each image by ``padding`` zeros and cut the original size out at a random place."""
+    """Pad each image with ``padding`` zeros and crop the original size at a random position."""
 
     padding: int = 4
     static: ClassVar[bool] = True
@@ -94,7 +94,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomAffine:
-    """Turn each image by up to ``degrees`` and shift it by up to ``shift`` of its size; what comes in is black."""
+    """Rotate each image by up to ``degrees``, shift it by up to ``shift`` of its size, and fill with zeros."""
 
     degrees: float = 15.0
     shift: float = 0.1
@@ -105,20 +105,20 @@ class RandomAffine:
 
         n, _, height, width = x.shape
         draw = torch.rand(3, n, device=x.device) * 2 - 1
-        angle, aside, down = draw[0] * math.radians(self.degrees), *(2 * self.shift * draw[1:])
+        angle, right, down = draw[0] * math.radians(self.degrees), *(2 * self.shift * draw[1:])
         cos, sin, aspect = angle.cos(), angle.sin(), height / width
-        rows = torch.stack([cos, -sin * aspect, aside, sin / aspect, cos, down], dim=1).view(n, 2, 3)
+        rows = torch.stack([cos, -sin * aspect, right, sin / aspect, cos, down], dim=1).view(n, 2, 3)
         grid = affine_grid(rows, [n, 1, height, width], align_corners=False)
-        turned = grid_sample(x.float(), grid, mode="nearest", align_corners=False)
-        return turned.to(x.dtype)
+        rotated = grid_sample(x.float(), grid, mode="nearest", align_corners=False)
+        return rotated.to(x.dtype)
 
 
 @dataclass(frozen=True)
 class RandomSquare:
-    """Hide a square of each image behind zeros: its side is drawn from 2 to half the short side, then its place.
+    """Set a random square of each image to zero, with a side from 2 pixels to half the short side.
 
     Images are ``(N, channels, height, width)`` or ``(N, height, width)``. Of a row of features, a run of 1 to half of
-    them is hidden. Like MaskTune's RandMask: Cutout with a side that varies, but all of it within the image.
+    them is set to zero. Like MaskTune's RandMask: Cutout with a random side, and completely inside the image.
     """
 
     smallest: int = 2
@@ -126,45 +126,42 @@ class RandomSquare:
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dim() == 2:
-            return torch.where(_run(x.shape[1], _sides(len(x), 1, x.shape[1] // 2, x)), 0, x)
+            return torch.where(_draw_runs(x.shape[1], _draw_sides(len(x), 1, x.shape[1] // 2, x)), 0, x)
         height, width = x.shape[-2:]
-        side = _sides(len(x), self.smallest, min(height, width) // 2, x)
-        inside = _run(height, side)[:, :, None] & _run(width, side)[:, None, :]
+        side = _draw_sides(len(x), self.smallest, min(height, width) // 2, x)
+        inside = _draw_runs(height, side)[:, :, None] & _draw_runs(width, side)[:, None, :]
         return torch.where(inside if x.dim() == 3 else inside[:, None], 0, x)
 
 
-def _sides(n: int, smallest: int, largest: int, like: Tensor) -> Tensor:
+def _draw_sides(n: int, smallest: int, largest: int, like: Tensor) -> Tensor:
     return torch.randint(smallest, max(smallest, largest) + 1, (n, 1), device=like.device)
 
 
-def _run(length: int, side: Tensor) -> Tensor:
-    """Return ``(n, length)``: for each example, a run of ``side`` places that begins anywhere it fits."""
-    place = torch.arange(length, device=side.device)
-    begin = (torch.rand(len(side), 1, device=side.device) * (length - side + 1)).floor()
-    return (place >= begin) & (place < begin + side)
+def _draw_runs(length: int, side: Tensor) -> Tensor:
+    """Return a mask ``(n, length)``: for each example, a run of ``side`` positions at a random start."""
+    position = torch.arange(length, device=side.device)
+    start = (torch.rand(len(side), 1, device=side.device) * (length - side + 1)).floor()
+    return (position >= start) & (position < start + side)
 
 
 def augmentation(name: str, size: int) -> Transform | None:
-    """Return the augmentation of that name for images of ``size`` pixels.
+    """Return an augmentation by name, for images of ``size`` pixels.
 
-    ``crop-flip`` pads by an eighth of the size: 4 pixels for CIFAR, as everybody does. ``turn`` mirrors, turns by
-    up to 15 degrees and shifts by up to a tenth: MaskTune's on CIFAR-10.
+    ``crop-flip`` pads by an eighth of the size: the usual 4 pixels for CIFAR. ``turn`` flips, rotates by up to 15
+    degrees and shifts by up to a tenth, as MaskTune does on CIFAR-10.
     """
     if name not in AUGMENTATIONS:
-        raise UnknownName("augmentation", name, AUGMENTATIONS)
-    if name == "crop-flip":
-        return Chain((RandomCrop(size // 8), RandomFlip()))
-    if name == "turn":
-        return Chain((RandomFlip(), RandomAffine()))
-    return RandomFlip() if name == "flip" else None
+        raise UnknownNameError("augmentation", name, AUGMENTATIONS)
+    crop, turn = Compose((RandomCrop(size // 8), RandomFlip())), Compose((RandomFlip(), RandomAffine()))
+    return {"none": None, "flip": RandomFlip(), "crop-flip": crop, "turn": turn}[name]
 
 
 AUGMENTATIONS = ("none", "flip", "crop-flip", "turn")
 
 
 @dataclass(frozen=True)
-class Batched:
-    """A random transform from elsewhere (torchvision v2), applied to each example on its own."""
+class PerExample:
+    """A random transform of another library (torchvision v2), applied to each example separately."""
 
     transform: Transform
     static: ClassVar[bool] = False

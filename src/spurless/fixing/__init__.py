@@ -1,4 +1,4 @@
-"""Fixing: a trained model and its data in, a repaired model out, or the old one where no repair is worth its price."""
+"""Repair a trained model that relies on a shortcut, or keep the old model if no repair is better."""
 
 from __future__ import annotations
 
@@ -9,50 +9,55 @@ from typing import Any, Literal
 
 from torch import nn
 
-from spurless.auditing import audit as ask
+from spurless.auditing import audit as audit_model
 from spurless.auditing import swapped_backgrounds
-from spurless.bench.fitting import Protocol, evaluate_given
-from spurless.bench.rules import check_labels
-from spurless.core.errors import BadInput, UnknownName
+from spurless.core.config import configure
+from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.findings import Audit
-from spurless.core.options import configure
 from spurless.core.progress import Progress
 from spurless.core.repairs import Attempt, Choice, Repair
-from spurless.data.grouped import Splits
-from spurless.fixing.attempting import Workshop
-from spurless.fixing.choosing import Situation, applicable, choice_of, choose, info_of, situation
-from spurless.fixing.holding import Held, hold_out, regroup
-from spurless.fixing.naming import name_groups
-from spurless.fixing.ranking import judge_by, ranked
-from spurless.fixing.telling import FLATTERED, tell
+from spurless.data.split import Splits
+from spurless.fitting import evaluate_given
+from spurless.fitting.checks import check_labels
+from spurless.fitting.protocol import Protocol
+from spurless.fixing.choose import (
+    RepairContext,
+    choose,
+    compute_repair_context,
+    get_choice_info,
+    list_applicable,
+    make_choice,
+)
+from spurless.fixing.holdout import group_by_word, split_validation
+from spurless.fixing.summary import OPTIMISTIC_AUDIT, summarize
+from spurless.fixing.trials import RepairTrials, find_holdout_suspects, rank_attempts
 from spurless.methods import method_named
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.reporting import fix_html
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine, start
-from spurless.train.select import criterion_named
+from spurless.train.run import Compute, make_run
+from spurless.train.selection import get_criterion
 
 Tries = Literal["repairs", "all"]
-"""``repairs``: every method that repairs a trained model in short; ``all``: those that train all of it on, too."""
-LAST = criterion_named("last")
+"""``repairs``: every method that repairs a trained model quickly; ``all``: also those that train the whole network."""
+LAST_EPOCH = get_criterion("last")
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class Fixed(Repair):
-    """A repair, and the model that is kept; a notebook shows it as a short page."""
+    """A repair with its model; a notebook shows it as a short page."""
 
-    model: Classifier
-    """the new one, or the old where that was kept"""
+    model: Classifier  # the new model, or the old one if that was kept
 
     def __repr__(self) -> str:
-        return f"Fixed({self.said[0]!r})"
+        return f"Fixed({self.summary[0]!r})"
 
     def _repr_html_(self) -> str:
         return fix_html(self)
 
 
-def fix(  # noqa: PLR0913 - a public door
+def fix(  # noqa: PLR0913 - public API
     model: nn.Module,
     data: Splits,
     *,
@@ -64,83 +69,87 @@ def fix(  # noqa: PLR0913 - a public door
     audit: Audit | None = None,
     train: TrainConfig | Mapping[str, Any] | None = None,
     seed: int = 0,
-    engine: Engine | None = None,
+    compute: Compute | None = None,
     folder: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Fixed:
-    """Repair a trained model that leans on a shortcut, and keep the old one where that does not pay.
+    """Repair a trained model that relies on a shortcut; keep the old model if no repair is better.
 
-    The model is audited on validation, and methods may learn from one half of it. The other half judges: a new model is
-    taken where it raises the worst group (the worst class, the balanced accuracy or the worst *inferred* group, where
-    attributes are unknown) and costs no more average accuracy than ``tolerance``. Test is only reported. Where
-    nothing is flagged, nothing is done, and a model that is no better than guessing is refused: train it first. Where
-    nobody gave attributes and the audit names a word, groups are those of the word; see :mod:`spurless.fixing.naming`.
+    The model is audited on validation. Methods may train on one half of validation; the held-out half decides. A new
+    model is kept if it improves the worst group (the worst class, the balanced accuracy or the worst *inferred* group,
+    if attributes are unknown) and loses at most ``tolerance`` of average accuracy. The test split is only reported. If
+    nothing is flagged, nothing is done. If the data have no attributes and the audit finds a word, groups are defined
+    by the word; see :mod:`spurless.fixing.holdout`.
 
     Args:
-        model: a trained classifier, or any module whose head can be found; it is left as it was.
-        data: three splits; attributes are shown to methods that declare them, where they are known.
-        method: a name in ``METHODS``, or ``FILE.py:METHOD`` of your own; by default one that fits what was found and
-            which labels there are.
-        preset: of the method; without one it gets settings for a model that was trained elsewhere.
-        options: of the method, over those.
-        tries: run several and keep the best: ``"repairs"``, ``"all"``, or names of methods.
-        tolerance: how much average accuracy on the judging half a repair may cost, as a share: 0.01 is one point.
-        audit: of this model, where there is one already.
-        train: settings of the loop, for methods that train the whole network; give those of your own training.
-        seed: of all randomness.
-        engine: device and precision.
-        folder: where to leave checkpoints; a killed repair continues from there, to the same weights.
-        progress: called with stage, step, total and a word.
+        model: a trained classifier, or any module whose head can be found; it is not changed.
+        data: three splits; methods that declare attributes get them, if they are known.
+        method: a name in ``METHODS``, or ``FILE.py:METHOD`` of a custom method; by default one that fits the findings
+            and the available labels.
+        preset: preset of the method; by default it gets settings for a model that was trained elsewhere.
+        options: options of the method that override its settings.
+        tries: run several methods and keep the best: ``"repairs"``, ``"all"``, or names of methods.
+        tolerance: largest accepted loss of average accuracy on the held-out half; 0.01 is one point.
+        audit: an audit of this model, if there is one.
+        train: settings of the loop, for methods that train the whole network; pass those of your training.
+        seed: seed of all randomness.
+        compute: device and precision.
+        folder: folder for checkpoints; an interrupted repair resumes from them, to the same weights.
+        progress: called with stage, step, total and a message.
 
     Raises:
-        BadInput: there are no splits to train on, the model is untrained or no better than guessing and no method was
-            named, or what was named cannot be.
-        MissingAttributes: the method that was named needs attributes that the data do not have.
+        InputError: the data are not splits, the model is untrained or at chance level (unless a method is named), or
+            the arguments contradict each other.
+        MissingAttributesError: the named method needs attributes that the data do not have.
     """
-    wish = _Wish(method, preset, options or {}, tries)
+    request = _Request(method, preset, options or {}, tries)
     settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
-    old = _trained(model, data, tolerance)
-    held = hold_out(data, seed)
-    place = Path(folder) if folder is not None else None
-    protocol = Protocol(settings, engine=engine or Engine(), folder=place, progress=progress)
-    run = start(protocol.engine, seed, settings)
-    here = situation(old, held, settings.batch_size, run)
-    named = wish.named(here)
+    old = _wrap_trained(model, data, tolerance)
+    holdout = split_validation(data, seed)
+    path = Path(folder) if folder is not None else None
+    protocol = Protocol(settings, compute=compute or Compute(), folder=path, progress=progress)
+    run = make_run(protocol.compute, seed, settings)
+    context = compute_repair_context(old, holdout, settings.batch_size, run)
+    named = request.list_named(context)
     for choice in named:
-        check_labels(info_of(choice), LAST, held.data)
-        held.check_apart(choice.method, info_of(choice))
-    found = audit or ask(old, held.whole, seed=seed, engine=protocol.engine, progress=progress)
-    if found.guesses is not None and not named:
-        raise _unlearnt(found.guesses)
-    stand_in = None if named else name_groups(data, found)
-    if stand_in is not None:
-        held = regroup(held, stand_in, seed)
-        here = situation(old, held, settings.batch_size, run)
-    shop = Workshop(old.to("cpu"), held, judge_by(old, held.judge, run), protocol, run, tolerance)
-    before = evaluate_given("before", old.to("cpu"), shop.told, seed=seed, engine=protocol.engine)
-    choices = named or wish.chosen(found, here)
-    tried, new = shop.best_of(choices, blind=wish.several, strict=bool(named) and not wish.several)
-    taken = next((attempt for attempt in tried if attempt.fate == "taken"), None)
-    after = None if new is None or taken is None else _audited(new, taken, found, held, shop)
-    kept = (shop.score, shop.score if taken is None or taken.score is None else taken.score)
+        check_labels(get_choice_info(choice), LAST_EPOCH, holdout.data)
+        holdout.check_method(choice.method, get_choice_info(choice))
+    before = audit or audit_model(old, holdout.whole, seed=seed, compute=protocol.compute, progress=progress)
+    if before.chance_level_reason is not None and not named:
+        raise _make_chance_level_error(before.chance_level_reason)
+    grouped = None if named else group_by_word(data, before)
+    if grouped is not None:
+        word, grouped_data = grouped
+        holdout = replace(split_validation(grouped_data, seed), whole=data, word=word)
+        context = compute_repair_context(old, holdout, settings.batch_size, run)
+    suspected = find_holdout_suspects(old, holdout.scoring, run)
+    trials = RepairTrials(old, holdout, suspected, protocol, run, tolerance)
+    old_record = evaluate_given("before", old, trials.reported_data, seed=seed, compute=protocol.compute)
+    choices = named or request.choose(before, context)
+    attempts, new = trials.run_all(
+        choices, ignore_attributes=request.is_comparison, strict=bool(named) and not request.is_comparison
+    )
+    taken = next((attempt for attempt in attempts if attempt.outcome == "taken"), None)
+    score = trials.old_score if taken is None or taken.score is None else taken.score
+    scores = (trials.old_score, score)
     return Fixed(
         fixed=new is not None,
-        said=tell(found, tried, kept, held, tolerance, blind=wish.several),
-        before=before,
-        after=before if taken is None or taken.record is None else taken.record,
-        judged=kept,
-        audit_before=found,
-        audit_after=after,
-        tried=ranked(tried, blind=wish.several),
+        summary=summarize(before, attempts, scores, holdout, tolerance, ignore_attributes=request.is_comparison),
+        before=old_record,
+        after=old_record if taken is None or taken.record is None else taken.record,
+        holdout_scores=scores,
+        audit_before=before,
+        audit_after=None if new is None or taken is None else _audit_again(new, taken, before, trials),
+        attempts=rank_attempts(attempts, ignore_attributes=request.is_comparison),
         tolerance=tolerance,
-        named=None if held.named is None else held.named.word,
+        word=holdout.word,
         model=old if new is None else new,
     )
 
 
 @dataclass(frozen=True)
-class _Wish:
-    """What the user asked for."""
+class _Request:
+    """The methods that the user requested."""
 
     method: str | None
     preset: str | None
@@ -149,17 +158,17 @@ class _Wish:
 
     def __post_init__(self) -> None:
         if self.method is not None and self.tries:
-            raise BadInput("method names one, and tries several", do="Leave one of them out.")
+            raise InputError("method and tries cannot be combined", hint="Pass one of them.")
         if self.method is None and (self.preset is not None or self.options):
-            raise BadInput("preset and options are those of a method", do="Name it: method='afr'.")
+            raise InputError("preset and options need a method", hint="Name it: method='afr'.")
         if isinstance(self.tries, str) and self.tries and self.tries not in ("repairs", "all"):
-            raise UnknownName("set of methods", self.tries, ("repairs", "all"))
+            raise UnknownNameError("set of methods", self.tries, ("repairs", "all"))
         for name in self._names:
             method_named(name)
 
     @property
-    def several(self) -> bool:
-        """Whether several are run and compared."""
+    def is_comparison(self) -> bool:
+        """Whether several methods are run and compared."""
         return bool(self.tries)
 
     @property
@@ -168,62 +177,64 @@ class _Wish:
             return [self.method]
         return () if isinstance(self.tries, str) else self.tries
 
-    def named(self, here: Situation) -> list[Choice]:
-        """Return the methods that were named; they are run whatever was found."""
-        why = "You asked for it: {}."
+    def list_named(self, context: RepairContext) -> list[Choice]:
+        """Return the named methods, which are run whatever the findings are."""
         return [
-            choice_of(name, here, why.format(method_named(name).info.summary), self.preset, self.options)
+            make_choice(name, context, f"You chose it: {method_named(name).info.summary}.", self.preset, self.options)
             for name in self._names
         ]
 
-    def chosen(self, found: Audit, here: Situation) -> list[Choice]:
-        """Return what fits what was found; nothing where nothing was."""
-        fitting = choose(found, here)
-        return applicable(here, training=self.tries == "all") if fitting and self.tries else fitting
+    def choose(self, audit: Audit, context: RepairContext) -> list[Choice]:
+        """Return the methods that fit the findings; none if nothing is flagged."""
+        choices = choose(audit, context)
+        return list_applicable(context, training=self.tries == "all") if choices and self.tries else choices
 
 
-def _trained(model: nn.Module, data: Splits, tolerance: float) -> Classifier:
-    """Refuse what cannot be repaired, and return the model in two parts."""
+def _wrap_trained(model: nn.Module, data: Splits, tolerance: float) -> Classifier:
+    """Return the model as a classifier; raise if it cannot be repaired."""
     if not isinstance(data, Splits):
-        raise BadInput(
-            "a repair learns from train and judges by validation, and one split was given",
+        raise InputError(
+            "a repair needs train and validation splits, and one split was given",
             expected="Splits",
             got=type(data).__name__,
-            do="Pass what sp.load, sp.from_folder or sp.from_csv returns.",
+            hint="Pass what sp.load, sp.from_folder or sp.from_csv returns.",
         )
     if not 0 <= tolerance <= 1:
-        raise BadInput(
-            "the tolerance is a share of average accuracy", expected="0 to 1; 0.01 is a point", got=tolerance
+        raise InputError(
+            "the tolerance must be a fraction of average accuracy", expected="0 to 1; 0.01 is a point", got=tolerance
         )
-    found = wrap(model, example=data.train.example())
-    if not found.trained:
-        raise BadInput("the model is untrained, so there is nothing to repair", do="Fit 'erm' first, or load weights.")
-    return found
+    classifier = wrap(model, example=data.train.example())
+    if not classifier.trained:
+        raise InputError(
+            "the model is untrained, so there is nothing to repair", hint="Fit 'erm' first, or load weights."
+        )
+    return classifier
 
 
-def _unlearnt(why: str) -> BadInput:
-    """Return the error for a model that has learnt nothing: a better one would be a first training, not a repair."""
-    return BadInput(
-        "the model is no better than guessing, so there is nothing to repair",
-        got=why.rstrip("."),
-        do="Fit 'erm' first, or see whether the weights, the order of the classes and the preparation of the inputs "
-        "are those of its training; name a method to run it all the same.",
+def _make_chance_level_error(reason: str) -> InputError:
+    """Return the error for a model at chance level: a better one would be a first training, not a repair."""
+    return InputError(
+        "the model is not better than guessing, so there is nothing to repair",
+        got=reason.rstrip("."),
+        hint="Fit 'erm' first, or check that the weights, the order of the classes and the preprocessing of the inputs "
+        "are those of its training. Name a method to run it nevertheless.",
     )
 
 
-def _audited(new: Classifier, taken: Attempt, before: Audit, held: Held, shop: Workshop) -> Audit:
-    """Ask the new model the same questions with the same examples."""
+def _audit_again(new: Classifier, taken: Attempt, before: Audit, trials: RepairTrials) -> Audit:
+    """Run the same audits of the new model on the same examples."""
     names = [finding.audit for finding in before.findings if finding.audit != swapped_backgrounds.NAME]
-    found = ask(
+    after = audit_model(
         new,
-        held.whole,
+        trials.holdout.whole,
         only=names,
-        seed=shop.run.seeds.seed,
-        engine=shop.protocol.engine,
-        progress=shop.protocol.progress,
+        seed=trials.run.seeds.seed,
+        compute=trials.protocol.compute,
+        progress=trials.protocol.progress,
     )
     new.to("cpu")
-    return replace(found, limits=(*found.limits, FLATTERED)) if info_of(taken.choice).val_labels else found
+    is_optimistic = get_choice_info(taken.choice).val_labels
+    return replace(after, limits=(*after.limits, OPTIMISTIC_AUDIT)) if is_optimistic else after
 
 
 __all__ = ["Fixed", "Tries", "fix"]

@@ -1,4 +1,4 @@
-r"""Balancing: make every class, or every group, count the same.
+r"""Balancing: give every class, or every group, the same weight.
 
 Idrissi, Arjovsky, Pezeshki and Lopez-Paz, "Simple data balancing achieves competitive worst-group-accuracy",
 CLeaR 2022, arXiv:2110.14503, section 3: reweighting, resampling (RWY, RWG) and subsampling (SUBY, SUBG). With cells
@@ -7,8 +7,8 @@ CLeaR 2022, arXiv:2110.14503, section 3: reweighting, resampling (RWY, RWG) and 
 .. math:: \min_\theta \frac{1}{|C|} \sum_c \frac{1}{n_c} \sum_{i \in c} \ell(f_\theta(x_i), y_i).
 
 Deviations:
-    * The paper calls drawing by weight "reweighting"; here *reweight* weighs the loss and *resample* draws, which
-      have the same expectation and different noise (Shimodaira 2000; An, Ying and Zhu 2021).
+    * The paper calls weighted sampling "reweighting"; here *reweight* weights the loss and *resample* samples, which
+      have the same expectation and different variance (Shimodaira 2000; An, Ying and Zhu 2021).
 """
 
 from __future__ import annotations
@@ -21,50 +21,40 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.data.grouped import Batch, Splits
-from spurless.data.loader import balanced, shuffled, subsampled
-from spurless.methods.base import Info
+from spurless.data.loader import balanced_order, shuffled_order, subsampled_order
+from spurless.data.split import Batch, Splits
+from spurless.methods.base import Info, OneStageMethod
 from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
-from spurless.train.loop import Job, minimise_job
+from spurless.train.loop import Job
 from spurless.train.run import Run
 from spurless.train.step import Stage
-
-PAPER = "Idrissi et al. 2022"
 
 
 @dataclass(frozen=True)
 class BalancingConfig:
-    """Nothing to set: the counts decide."""
+    """No settings."""
 
 
-BALANCING_PLAIN = BalancingConfig()
+def _info(name: str, summary: str, title: str) -> Info:
+    return Info(name, "Idrissi et al. 2022", summary, train_attributes=name.startswith("group"), title=title)
 
 
-class _Balancing:
-    """What the six have in common: the cells they count, and what they do about the counts."""
+class _Balancing(OneStageMethod[BalancingConfig]):
+    """Base class of the six methods: which cells are balanced, and how."""
 
-    info: ClassVar[Info]
-    how: ClassVar[Literal["weigh", "draw", "drop"]]
-    presets: ClassVar[Mapping[str, BalancingConfig]] = {"plain": BALANCING_PLAIN}
-
-    def __init__(self, config: BalancingConfig = BALANCING_PLAIN) -> None:
-        self.config = config
-
-    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Train so that every cell counts the same."""
-        minimise_job(self.job(model, data, run))
-        return model
+    how: ClassVar[Literal["reweight", "resample", "subsample"]]
+    presets: ClassVar[Mapping[str, BalancingConfig]] = {"plain": BalancingConfig()}
 
     def job(self, model: Classifier, data: Splits, run: Run) -> Job:
-        """Return the one stage there is."""
+        """Return a stage in which every cell has the same weight."""
         train, seeds = data.train, run.seeds.child("train")
         cells = train.g if self.info.train_attributes else train.y
-        objective, order = mean_loss, shuffled(len(train), seeds)
-        if self.how == "draw":
-            order = balanced(cells, seeds)
-        elif self.how == "drop":
-            order = subsampled(cells, seeds)
+        objective, order = mean_loss, shuffled_order(len(train), seeds)
+        if self.how == "resample":
+            order = balanced_order(cells, seeds)
+        elif self.how == "subsample":
+            order = subsampled_order(cells, seeds)
         else:
             weight = cell_weights(cells).to(run.device)
 
@@ -76,49 +66,49 @@ class _Balancing:
 
 
 class ClassReweight(_Balancing):
-    """Weigh the loss of each class by the inverse of its size."""
+    """Weight the loss of each class by the inverse of its size."""
 
-    info = Info("class-reweight", PAPER, "weigh the loss so that every class counts the same")
-    how = "weigh"
+    info = _info("class-reweight", "weight the loss so that every class counts the same", "Class reweighting")
+    how = "reweight"
 
 
 class GroupReweight(_Balancing):
-    """Weigh the loss of each group by the inverse of its size."""
+    """Weight the loss of each group by the inverse of its size."""
 
-    info = Info("group-reweight", PAPER, "weigh the loss so that every group counts the same", train_attributes=True)
-    how = "weigh"
+    info = _info("group-reweight", "weight the loss so that every group counts the same", "Group reweighting")
+    how = "reweight"
 
 
 class ClassResample(_Balancing):
-    """Draw every class equally often (RWY)."""
+    """Sample every class equally often (RWY)."""
 
-    info = Info("class-resample", PAPER, "draw every class equally often (RWY)")
-    how = "draw"
+    info = _info("class-resample", "sample every class equally often (RWY)", "Class resampling")
+    how = "resample"
 
 
 class GroupResample(_Balancing):
-    """Draw every group equally often (RWG)."""
+    """Sample every group equally often (RWG)."""
 
-    info = Info("group-resample", PAPER, "draw every group equally often (RWG)", train_attributes=True)
-    how = "draw"
+    info = _info("group-resample", "sample every group equally often (RWG)", "Group resampling")
+    how = "resample"
 
 
 class ClassSubsample(_Balancing):
     """Keep as many examples of each class as the smallest has (SUBY)."""
 
-    info = Info("class-subsample", PAPER, "cut every class to the size of the smallest (SUBY)")
-    how = "drop"
+    info = _info("class-subsample", "subsample every class to the size of the smallest (SUBY)", "Class subsampling")
+    how = "subsample"
 
 
 class GroupSubsample(_Balancing):
     """Keep as many examples of each group as the smallest has (SUBG)."""
 
-    info = Info("group-subsample", PAPER, "cut every group to the size of the smallest (SUBG)", train_attributes=True)
-    how = "drop"
+    info = _info("group-subsample", "subsample every group to the size of the smallest (SUBG)", "Group subsampling")
+    how = "subsample"
 
 
 def cell_weights(cells: Tensor) -> Tensor:
-    """Return one weight per example: every cell that is there sums to the same, and the mean weight is 1.
+    """Return one weight per example: the weights of every cell have the same sum, and the mean weight is 1.
 
     Example:
         >>> cell_weights(torch.tensor([0, 0, 0, 2]))

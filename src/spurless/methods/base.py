@@ -1,39 +1,45 @@
-"""The contract of a method: what it declares, and the one verb it has."""
+"""The contract of a method: ``Info`` declares what it uses, ``fit`` trains or repairs a model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, cast
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeGuard, TypeVar
 
-from spurless.data.grouped import Splits
+from spurless.data.split import Splits
 from spurless.models.classifier import Classifier
-from spurless.train.loop import Job
+from spurless.train.loop import Job, minimise_job
 from spurless.train.run import Run
 
 
 @dataclass(frozen=True)
 class Info:
-    """What a method is called, where it comes from, and which labels it may see."""
+    """Name, source and description of a method, and the labels it may use."""
 
     name: str
     paper: str
     summary: str
+    """One line for tables: a verb phrase without a full stop."""
     train_attributes: bool = False
     val_labels: bool = False
     val_attributes: bool = False
     start: Literal["scratch", "trained"] = "scratch"
-    """``trained``: the method repairs a trained model; a fresh one is first trained by ERM."""
+    """``trained``: the method repairs a trained model; an untrained one is first trained by ERM."""
     score: str = "softmax"
-    """How sure its model is of an example; a name in ``train.abstain.SCORES``. Products are with the starting model."""
+    """Default confidence score, a name in ``train.selective.SCORES``. Products are with the starting model."""
+    title: str = ""
+    """Display name in reports; if empty, the name."""
+    fix: Literal["fast", "slow", "never"] = "slow"
+    """When ``spurless fix`` tries the method unless the user names it: in every comparison, only if methods that train
+    a whole network are compared too (``--try all``), or never."""
 
 
 class Method(Protocol):
     """A way to train or repair a classifier.
 
-    ``presets`` are named after the experiment they come from; the first is the default. ``fit`` gets
-    the attributes it declared and nothing more, and returns the model it was given or another. Where a method has
-    a ``check(model, data)`` too, it refuses there what it cannot take, before a model is trained for it to repair.
+    ``presets`` are named after the experiment they come from; the first is the default. ``fit`` gets only the labels
+    and attributes that ``info`` declares, and returns the model it was given or another. A method may also have a
+    ``check(model, data)`` that raises if it does not support them; it is called before a starting model is trained.
     """
 
     info: ClassVar[Info]
@@ -41,48 +47,66 @@ class Method(Protocol):
     config: Any
 
     def __init__(self, config: Any) -> None:
-        """Take a configuration of the presets' type."""
+        """Store a configuration of the presets' type."""
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Train ``model`` on ``data``."""
 
 
-class OneStage(Protocol):
-    """A method that is a single call of the loop on the model it is given, and says so.
+Config = TypeVar("Config")
 
-    Many such runs may then advance together on one device. Its ``fit`` does the job and returns the model.
+
+class ConfiguredMethod(Generic[Config]):
+    """Base class that stores the configuration; by default the first preset."""
+
+    info: ClassVar[Info]
+    presets: ClassVar[Mapping[str, Any]]
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config: Config = next(iter(self.presets.values())) if config is None else config
+
+
+class OneStageMethod(ConfiguredMethod[Config]):
+    """Base class of methods that are a single call of the training loop on the given model.
+
+    They implement ``job`` instead of ``fit``. Several such runs can then be trained concurrently on one device.
     """
 
     def job(self, model: Classifier, data: Splits, run: Run) -> Job:
-        """Return what :meth:`Method.fit` would do, not yet done."""
+        """Return the arguments of the call of the loop."""
+        raise NotImplementedError
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        """Run the job and return the model."""
+        minimise_job(self.job(model, data, run))
+        return model
 
 
-def check_before(method: Method, model: Classifier, data: Splits) -> None:
-    """Let a method refuse what it cannot take, if it has a word in it."""
+def is_one_stage(method: object) -> TypeGuard[OneStageMethod[Any]]:
+    """Return whether the method's ``fit`` is its ``job`` and nothing more.
+
+    Example:
+        >>> from spurless.methods.erm import ERM
+        >>> from spurless.methods.jtt import JTT
+        >>> is_one_stage(ERM()), is_one_stage(JTT())
+        (True, False)
+    """
+    return isinstance(method, OneStageMethod) and type(method).fit is OneStageMethod.fit
+
+
+def check_method(method: Method, model: Classifier, data: Splits) -> None:
+    """Call the method's optional ``check``."""
     check = getattr(method, "check", None)
     if check is not None:
         check(model, data)
 
 
-def one_stage(method: Method) -> OneStage | None:
-    """Return the method, if it is of one stage; a class that overrides ``fit`` and no ``job`` is not.
+def method_info(method: Method) -> Info:
+    """Return the method's ``Info``, updated by ``config.uses`` if the configuration needs fewer labels.
 
     Example:
         >>> from spurless.methods.erm import ERM
-        >>> from spurless.methods.jtt import JTT
-        >>> one_stage(ERM()) is None, one_stage(JTT()) is None
-        (False, True)
-    """
-    nearest = next(vars(kind) for kind in type(method).__mro__ if "fit" in vars(kind) or "job" in vars(kind))
-    return cast(OneStage, method) if "job" in nearest else None
-
-
-def declared(method: Method) -> Info:
-    """Return what a method uses as it is configured: a configuration that needs less says so by its ``uses``.
-
-    Example:
-        >>> from spurless.methods.erm import ERM
-        >>> declared(ERM()) == ERM.info
+        >>> method_info(ERM()) == ERM.info
         True
     """
     return replace(method.info, **getattr(method.config, "uses", {}))

@@ -1,21 +1,21 @@
-r"""Deep Gamblers: let the network bet on the classes, or keep its money.
+r"""Deep Gamblers: an extra output lets the network abstain instead of betting on a class.
 
 Liu, Wang, Liang, Salakhutdinov, Morency and Ueda, "Deep Gamblers: Learning to Abstain with Portfolio Theory",
-NeurIPS 2019, arXiv:1907.00208. A softmax over the classes and one more output, the reservation, with a payoff
-:math:`o` for money on the right class and 1 for money kept:
+NeurIPS 2019, arXiv:1907.00208. The softmax has one more output than there are classes, the reservation. A bet on the
+correct class pays :math:`o`, and what is reserved pays 1:
 
 .. math:: \min_\theta -\frac1N \sum_i \log\big( p_{y_i}(x_i) + p_{m+1}(x_i) / o \big)
 
-For a while the network is trained by cross-entropy, without the reservation, so that learning can start. Examples
-of a high reservation are refused. The payoff must lie between 1 (all is kept) and the number of classes (a bet
-spread over all of them is as good as keeping).
+At first the network is trained by cross-entropy, without the reservation, so that learning can start. The model
+abstains from examples with a high reservation. The payoff must lie between 1 (everything is reserved) and the number of
+classes (a bet spread over all classes is as good as the reservation).
 
 Deviations:
-    * The reservation is a linear layer of its own beside the head, the submodule ``selector`` of the model, so that
-      the model still has one logit per class. That is the same function as one layer with m + 1 outputs.
+    * The reservation is a separate linear layer, the submodule ``selector`` of the model, so that the model still has
+      one logit per class. The function is the same as that of one layer with m + 1 outputs.
     * The score is the log odds of betting, :math:`\log((1 - p_{m+1}) / p_{m+1})`. It has the order of the
-      reservation, and does not round to one value where the reservation is near 0.
-    * The authors pretrain for 100 of 300 epochs; here it is that share of the training, whatever its length.
+      reservation, and does not round to one value if the reservation is near 0.
+    * The authors pretrain for 100 of 300 epochs; here it is that fraction of the training, whatever its length.
     * The authors choose o per coverage on validation; here one run has one o.
 
 Sources:
@@ -35,10 +35,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import BadInput, SpurlessWarning
-from spurless.data.grouped import Batch, Splits
-from spurless.data.loader import shuffled
-from spurless.methods.base import Info
+from spurless.core.errors import InputError, SpurlessWarning
+from spurless.data.loader import shuffled_order
+from spurless.data.split import Batch, Splits
+from spurless.methods.base import ConfiguredMethod, Info
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
 from spurless.train.run import Run
@@ -47,62 +47,53 @@ from spurless.train.step import Stage
 
 @dataclass(frozen=True)
 class DeepGamblersConfig:
-    """What a right bet pays, and how long to learn before betting."""
+    """The payoff, and the fraction of training before betting."""
 
     payoff: float = 2.2  # o; --rewards
-    pretrain: float = 1 / 3  # share of the steps with cross-entropy; --pretrain 100 of --epochs 300
+    pretrain: float = 1 / 3  # fraction of the steps with cross-entropy; --pretrain 100 of --epochs 300
 
     def __post_init__(self) -> None:
         if not 1 < self.payoff < math.inf:
-            raise BadInput(
-                "Deep Gamblers' payoff must be above 1 (at 1 a sure bet is worth no more than keeping the money)",
+            raise InputError(
+                "Deep Gamblers' payoff must be above 1 (at 1 a certain bet pays as much as the reservation)",
                 got=self.payoff,
             )
         if not 0 <= self.pretrain < 1:
-            raise BadInput(
-                "Deep Gamblers' pretrain is a share of the training", expected="0 to under 1", got=self.pretrain
+            raise InputError(
+                "Deep Gamblers' pretrain must be a fraction of the training", expected="0 to under 1", got=self.pretrain
             )
 
 
-DEEP_GAMBLERS_CIFAR10 = DeepGamblersConfig(2.2, 1 / 3)
-DEEP_GAMBLERS_SVHN = DeepGamblersConfig(2.2, 0.0)
-"""The authors' code pretrains on CIFAR-10 alone."""
-DEEP_GAMBLERS_TWO_CLASSES = DeepGamblersConfig(1.5, 1 / 3)
-"""Ours: half-way between the two bounds for two classes."""
+class DeepGamblers(ConfiguredMethod[DeepGamblersConfig]):
+    """Train an extra output that abstains."""
 
-
-class DeepGamblers:
-    """Train an extra output to say how much not to bet."""
-
-    info: ClassVar[Info] = Info(
+    info = Info(
         "deep-gamblers",
         "Liu et al. 2019",
-        "an extra output learns when a bet on a class does not pay",
+        "train an extra output that abstains if a bet on a class does not pay",
         score="selector",
+        title="Deep Gamblers",
+        fix="never",
     )
     presets: ClassVar[Mapping[str, DeepGamblersConfig]] = {
-        "cifar10": DEEP_GAMBLERS_CIFAR10,
-        "svhn": DEEP_GAMBLERS_SVHN,
-        "two-classes": DEEP_GAMBLERS_TWO_CLASSES,
+        "cifar10": DeepGamblersConfig(2.2, 1 / 3),
+        "svhn": DeepGamblersConfig(2.2, 0.0),  # the authors' code pretrains on CIFAR-10 alone
+        "two-classes": DeepGamblersConfig(1.5, 1 / 3),  # ours: half-way between the two bounds for two classes
     }
 
-    def __init__(self, config: DeepGamblersConfig = DEEP_GAMBLERS_CIFAR10) -> None:
-        self.config = config
-
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Train by cross-entropy, then by the gamblers' loss; the model leaves with a ``selector``."""
+        """Train by cross-entropy, then by the gamblers' loss; the returned model has a ``selector``."""
         payoff = self.config.payoff
         if payoff >= model.n_classes:
             warnings.warn(
                 f"With {model.n_classes} classes and a payoff of {payoff:g} it never pays to abstain, so the "
-                f"reservation learns little. Use a payoff between 1 and {model.n_classes}; "
-                "the preset two-classes has one for two.",
+                f"reservation learns little. Use a payoff between 1 and {model.n_classes}, or the preset two-classes.",
                 SpurlessWarning,
                 stacklevel=2,
             )
-        with run.seeds.borrowed("selector"):
+        with run.seeds.seed_global_rng("selector"):
             attach_reservation(model)
-        loader = run.loader(data.train, shuffled(len(data.train), run.seeds.child("train")))
+        loader = run.loader(data.train, shuffled_order(len(data.train), run.seeds.child("train")))
         total = run.train.steps or run.train.epochs * loader.steps()
         step = torch.zeros((), device=run.device)
         first = int(self.config.pretrain * total)
@@ -111,8 +102,8 @@ class DeepGamblers:
             network = cast(Classifier, model)
             features = network.features(batch.x)
             logits: Tensor = network.head(features)
-            reserved = cast(Reservation, network.selector).layer(features)
-            bet = gamblers_loss(torch.cat([logits, reserved], dim=1), batch.y, payoff)
+            reservation = cast(Reservation, network.selector).layer(features)
+            bet = gamblers_loss(torch.cat([logits, reservation], dim=1), batch.y, payoff)
             loss = torch.where(step < first, cross_entropy(logits, batch.y), bet)
             step.add_(1)
             return loss
@@ -122,32 +113,32 @@ class DeepGamblers:
 
 
 class Reservation(nn.Module):
-    """The output that keeps money: from features and logits to the log odds of betting."""
+    """The output that abstains: from features and logits to the log odds of betting."""
 
     def __init__(self, n_features: int) -> None:
         super().__init__()
         self.layer = nn.Linear(n_features, 1)
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Return one score per example; higher is surer."""
-        reserved: Tensor = self.layer(features)
-        return logits.logsumexp(dim=1) - reserved.squeeze(1)
+        """Return one score per example; higher is more confident."""
+        reservation: Tensor = self.layer(features)
+        return logits.logsumexp(dim=1) - reservation.squeeze(1)
 
 
 def attach_reservation(model: Classifier) -> None:
-    """Give a model an untrained reservation as its ``selector``; do so before loading weights that have one."""
+    """Add an untrained reservation to a model as ``selector``; call it before loading weights that have one."""
     model.add_module("selector", Reservation(model.n_features).to(next(model.head.parameters())))
 
 
 def gamblers_loss(outputs: Tensor, y: Tensor, payoff: float) -> Tensor:
-    """Return the mean loss of outputs of which the last is the reservation.
+    """Return the mean loss; the last output is the reservation.
 
     Example:
-        >>> outputs = torch.tensor([[0.5, 0.25, 0.25]]).log()  # half on class 0, a quarter kept
+        >>> outputs = torch.tensor([[0.5, 0.25, 0.25]]).log()  # half on class 0, a quarter reserved
         >>> gamblers_loss(outputs, torch.tensor([0]), 2.0)  # -log(0.5 + 0.25 / 2)
         tensor(0.4700)
     """
     log_p = outputs.log_softmax(dim=1)
-    right = log_p.gather(1, y[:, None]).squeeze(1)
-    # in logarithms, so that a sure mistake costs much and never an infinity
-    return -torch.logaddexp(right, log_p[:, -1] - math.log(payoff)).mean()
+    correct = log_p.gather(1, y[:, None]).squeeze(1)
+    # in logarithms, so that a confident incorrect bet has a large but finite loss
+    return -torch.logaddexp(correct, log_p[:, -1] - math.log(payoff)).mean()

@@ -1,27 +1,27 @@
-r"""DisEnt: tell what is intrinsic from what is bias, then exchange the bias between examples.
+r"""DisEnt: separate intrinsic from bias features, then swap the bias features between examples.
 
 Lee, Kim, Lee, Lee and Choo, "Learning Debiased Representation via Disentangled Feature Augmentation", NeurIPS 2021,
 arXiv:2107.01372.
 
-Two encoders make the features :math:`z = [z_i; z_b]`, and two linear heads read all of them. The bias encoder and head
-learn with the generalised cross-entropy, the intrinsic ones with the weights W of LfF; no gradient of one side reaches
-the encoder of the other:
+Two encoders compute the features :math:`z = [z_i; z_b]`, and two linear heads read all of them. The bias encoder and
+head are trained with the generalised cross-entropy, the intrinsic ones with the weights W of LfF; gradients of one side
+do not reach the encoder of the other:
 
 .. math:: L_{dis} = W(z) \, \ell(C_i(z), y) + \lambda_{dis} \, \mathrm{GCE}_q(C_b(z), y).
 
-After some steps the bias features are permuted within the batch, :math:`\tilde z = [z_i; \tilde z_b]`, which makes
-examples that conflict of the many that do not; :math:`\tilde y` are the labels that travel with the bias features:
+After some steps the bias features are permuted within the batch, :math:`\tilde z = [z_i; \tilde z_b]`, which creates
+bias-conflicting examples; :math:`\tilde y` are the labels of the permuted bias features:
 
 .. math:: L_{swap} = W(z) \, \ell(C_i(\tilde z), y) + \lambda_{swap_b} \, \mathrm{GCE}_q(C_b(\tilde z), \tilde y),
     \qquad \min \; L_{dis} + \lambda_{swap} L_{swap}.
 
-The model predicts by :math:`C_i(z)`, with the features of its own bias, as the authors' code does.
+The model predicts by :math:`C_i(z)`, with each example's own bias features, as the authors' code does.
 
 Deviations:
-    * Both encoders start from the weights of the given model, and both heads anew: the given one reads half as many
-      features. The authors draw all of it.
+    * Both encoders start from the weights of the given model, and both heads are new: the given head reads half as many
+      features. The authors initialise everything.
     * The learning rate follows the schedule of the run; the authors' decay begins with the swapping.
-    * The authors report the best accuracy on the test split; here the epoch is chosen on validation, or is the last.
+    * The authors report the best accuracy on the test split; here the epoch is selected on validation, or is the last.
     * With several processes each permutes its own part of a batch.
 """
 
@@ -36,12 +36,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Batch, Splits
-from spurless.data.loader import shuffled
-from spurless.methods.base import Info
-from spurless.methods.lff import Failures, check_biased
-from spurless.models.classifier import Classifier, place_head, plain
+from spurless.data.loader import shuffled_order
+from spurless.data.split import Batch, Splits
+from spurless.methods._config import check_not_negative
+from spurless.methods.base import ConfiguredMethod, Info
+from spurless.methods.lff import LossHistory, check_gce
+from spurless.models.classifier import Classifier, extract_tensor, insert_head
 from spurless.train.loop import minimise
 from spurless.train.losses import generalised_cross_entropy
 from spurless.train.run import Run
@@ -50,7 +50,7 @@ from spurless.train.step import Stage
 
 @dataclass(frozen=True)
 class DisEntConfig:
-    """When the features are exchanged, and how much every part counts."""
+    """When features are swapped, and the weights of the loss terms."""
 
     swap_after: int = 10_000  # steps; --curr_step
     swap: float = 1.0  # lambda_swap; --lambda_swap
@@ -60,71 +60,62 @@ class DisEntConfig:
     decay: float = 0.7  # of the moving averages; --ema_alpha
 
     def __post_init__(self) -> None:
-        check_biased("DisEnt", self.q, self.decay)
-        for name in ("swap_after", "swap", "bias", "swap_bias"):
-            if not getattr(self, name) >= 0:
-                raise BadInput(f"DisEnt's {name} must not be negative", got=getattr(self, name))
+        check_gce("DisEnt", self.q, self.decay)
+        check_not_negative(self, "DisEnt", "swap_after", "swap", "bias", "swap_bias")
 
 
-DISENT_DIGITS = DisEntConfig(swap_after=100)
-"""For the embedded digit sets, for runs of hundreds of steps: colored-mnist, but for the better of 100 and 300 steps on
-the validation split of colored-digits, five seeds."""
-DISENT_COLORED_MNIST = DisEntConfig()
-DISENT_CORRUPTED_CIFAR10 = DisEntConfig(bias=5.0, swap_bias=5.0)
-"""With 1 and 2 % that conflict; at 0.5 and 5 % the authors set both to 1."""
-DISENT_BFFHQ = DisEntConfig(swap=0.1, bias=2.0, swap_bias=2.0)
+class DisEnt(ConfiguredMethod[DisEntConfig]):
+    """Swap bias features between the examples of a batch; no attributes."""
 
-
-class DisEnt:
-    """Ask for no attribute: exchange what looks like bias between the examples of a batch."""
-
-    info: ClassVar[Info] = Info(
-        "disent", "Lee et al. 2021", "tell intrinsic from bias features, and swap the bias between examples"
+    info = Info(
+        "disent",
+        "Lee et al. 2021",
+        "separate intrinsic from bias features, and swap the bias features between examples",
+        title="DisEnt",
     )
     presets: ClassVar[Mapping[str, DisEntConfig]] = {
-        "digits": DISENT_DIGITS,
-        "colored-mnist": DISENT_COLORED_MNIST,
-        "corrupted-cifar10": DISENT_CORRUPTED_CIFAR10,
-        "bffhq": DISENT_BFFHQ,
+        # For the embedded digit datasets and runs of hundreds of steps: as colored-mnist, with the better
+        # of 100 and 300 steps on the validation split of colored-digits, five seeds.
+        "digits": DisEntConfig(swap_after=100),
+        "colored-mnist": DisEntConfig(),
+        # With 1 and 2 % conflicting examples; with 0.5 and 5 % the authors set both to 1.
+        "corrupted-cifar10": DisEntConfig(bias=5.0, swap_bias=5.0),
+        "bffhq": DisEntConfig(swap=0.1, bias=2.0, swap_bias=2.0),
     }
 
-    def __init__(self, config: DisEntConfig = DISENT_DIGITS) -> None:
-        self.config = config
-
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Train two encoders and two heads; return both encoders with the head of the label."""
+        """Train two encoders and two heads; return both encoders with the intrinsic head."""
         train, config = data.train, self.config
-        with run.seeds.borrowed("heads"):
-            twins = disentangled(model)
-            twins.add_module("bias_head", deepcopy(twins.head))
-            cast(nn.Linear, twins.bias_head).reset_parameters()
-        failures = Failures.of(train, config.decay, run)
+        with run.seeds.seed_global_rng("heads"):
+            network = make_two_encoders(model)
+            network.add_module("bias_head", deepcopy(network.head))
+            cast(nn.Linear, network.bias_head).reset_parameters()
+        losses_so_far = LossHistory.of(train, config.decay, run)
         step = torch.zeros((), device=run.device)
 
         def objective(model: nn.Module, batch: Batch) -> Tensor:
-            network = cast(Classifier, model)
-            order = torch.rand(len(batch), device=run.device).argsort()  # the loop lends its generator
-            sides = Sides(network.features(batch.x), network.head, cast(nn.Module, network.bias_head))
+            classifier = cast(Classifier, model)
+            order = torch.rand(len(batch), device=run.device).argsort()  # the loop seeds the global generator
+            sides = Sides(classifier.features(batch.x), classifier.head, cast(nn.Module, classifier.bias_head))
             losses, biased = sides.intrinsic(batch.y), sides.bias()
-            weights = failures.weigh(batch, losses, cross_entropy(biased, batch.y, reduction="none"))
-            whole = (weights * losses).mean() + config.bias * generalised_cross_entropy(
-                biased, batch.y, config.q
-            ).mean()
-            mixed = (weights * sides.intrinsic(batch.y, order)).mean()
-            carried = generalised_cross_entropy(sides.bias(order), batch.y[order], config.q).mean()
-            begun = step >= config.swap_after  # a tensor: the same program before and after
+            weights = losses_so_far.update(batch, losses, cross_entropy(biased, batch.y, reduction="none"))
+            bias_loss = generalised_cross_entropy(biased, batch.y, config.q).mean()
+            disentangle = (weights * losses).mean() + config.bias * bias_loss
+            swapped = (weights * sides.intrinsic(batch.y, order)).mean()
+            swapped_bias = generalised_cross_entropy(sides.bias(order), batch.y[order], config.q).mean()
+            is_swapping = step >= config.swap_after  # a tensor, so that the program stays static
             step.add_(1)
-            return whole + begun * config.swap * (mixed + config.swap_bias * carried)
+            return disentangle + is_swapping * config.swap * (swapped + config.swap_bias * swapped_bias)
 
-        loader = run.loader(train, shuffled(len(train), run.seeds.child("train")))
-        memory = {**failures.memory, "step": step}
-        minimise(twins, loader, objective, run, Stage("train", memory=memory, static=True))
-        del twins.bias_head
-        return twins
+        loader = run.loader(train, shuffled_order(len(train), run.seeds.child("train")))
+        memory = {**losses_so_far.memory, "step": step}
+        minimise(network, loader, objective, run, Stage("train", memory=memory, static=True))
+        del network.bias_head
+        return network
 
 
 class Encoders(nn.Module):
-    """Two backbones side by side: intrinsic features first, then those of the bias."""
+    """Two backbones side by side: intrinsic features first, then bias features."""
 
     def __init__(self, intrinsic: nn.Module, bias: nn.Module) -> None:
         super().__init__()
@@ -132,45 +123,42 @@ class Encoders(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the features of both, of shape ``(N, 2 d)``."""
-        return torch.cat([plain(part(*args, **kwargs)) for part in (self.intrinsic, self.bias)], dim=1)
+        return torch.cat([extract_tensor(part(*args, **kwargs)) for part in (self.intrinsic, self.bias)], dim=1)
 
 
 @dataclass(frozen=True)
 class Sides:
-    """The two sides of a batch: what each head says, with no gradient into the other side's encoder."""
+    """The outputs of both heads for a batch, without gradients to the other side's encoder."""
 
     features: Tensor
     head: nn.Module
     bias_head: nn.Module
 
     def intrinsic(self, y: Tensor, order: Tensor | None = None) -> Tensor:
-        """Return the losses of the intrinsic head; with an order, the bias features of others."""
-        own, bias = self._halves(order)
-        return cross_entropy(self.head(torch.cat([own, bias.detach()], dim=1)), y, reduction="none")
+        """Return the losses of the intrinsic head; with an order, with permuted bias features."""
+        intrinsic, bias = self._halves(order)
+        return cross_entropy(self.head(torch.cat([intrinsic, bias.detach()], dim=1)), y, reduction="none")
 
     def bias(self, order: Tensor | None = None) -> Tensor:
-        """Return the logits of the bias head; with an order, the bias features of others."""
-        own, bias = self._halves(order)
-        logits: Tensor = self.bias_head(torch.cat([own.detach(), bias], dim=1))
+        """Return the logits of the bias head; with an order, with permuted bias features."""
+        intrinsic, bias = self._halves(order)
+        logits: Tensor = self.bias_head(torch.cat([intrinsic.detach(), bias], dim=1))
         return logits
 
     def _halves(self, order: Tensor | None) -> tuple[Tensor, Tensor]:
-        own, bias = self.features.chunk(2, dim=1)
-        return own, bias if order is None else bias[order]
+        intrinsic, bias = self.features.chunk(2, dim=1)
+        return intrinsic, bias if order is None else bias[order]
 
 
-def disentangled(model: Classifier) -> Classifier:
-    """Return the two-encoder form of a model, with a head that is drawn anew; do so before loading weights of it.
+def make_two_encoders(model: Classifier) -> Classifier:
+    """Return a model with two encoders and a new head; call it before loading weights of such a model.
 
     Example:
-        >>> twins = disentangled(Classifier(nn.Flatten(), nn.Linear(4, 3), name="tiny"))
-        >>> twins.n_features, twins.n_classes, twins.name
+        >>> model = make_two_encoders(Classifier(nn.Flatten(), nn.Linear(4, 3), name="tiny"))
+        >>> model.n_features, model.n_classes, model.name
         (8, 3, 'tiny, two encoders')
-
-    Raises:
-        BadInput: the head of the model is not linear.
     """
     encoders = Encoders(model.backbone, deepcopy(model.backbone))
-    place_head(encoders, nn.Identity())  # a wrapped module waits for a head that it will not get back
+    insert_head(encoders, nn.Identity())  # a wrapped module has a placeholder for its head
     head = nn.Linear(2 * model.n_features, model.n_classes).to(next(model.head.parameters()))
     return Classifier(encoders, head, name=f"{model.name}, two encoders", options=model.options)

@@ -1,13 +1,13 @@
-"""JTT: train, keep the mistakes, train again on more of them.
+"""JTT: train briefly, then train again with misclassified examples upweighted.
 
 Liu, Haghgoo, Chen, Raghunathan, Koh, Sagawa, Liang and Finn, "Just Train Twice: Improving Group Robustness without
 Training Group Information", ICML 2021, arXiv:2107.09044, Algorithm 1.
 
 Deviations:
-    * The authors append the mistakes to the data ``upweight`` times; we draw each ``1 + upweight`` times as often as
-      the rest, which is the same in expectation and keeps the length of an epoch.
-    * The first stage runs with the settings of the second; the authors' first stage has its own learning rate and
-      weight decay on some datasets.
+    * The authors append the misclassified examples to the data ``upweight`` times; here each is sampled
+      ``1 + upweight`` times as often as the others, which is the same in expectation and keeps the length of an epoch.
+    * The first stage has the settings of the second; the authors' first stage has its own learning rate and weight
+      decay on some datasets.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import ClassVar
 
 import torch
 
-from spurless.core.errors import BadInput, SpurlessWarning
-from spurless.data.grouped import Splits
-from spurless.data.loader import shuffled, weighted
-from spurless.methods.base import Info
+from spurless.core.errors import SpurlessWarning
+from spurless.data.loader import shuffled_order, weighted_order
+from spurless.data.split import Splits
+from spurless.methods._config import check_counts, check_not_negative
+from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
 from spurless.train.evaluate import predict
@@ -34,58 +35,49 @@ from spurless.train.step import Stage
 
 @dataclass(frozen=True)
 class JTTConfig:
-    """When to look for mistakes, and how much more to see of them."""
+    """Length of the first stage, and weight of its misclassified examples."""
 
     first_epochs: int = 60  # T; --final_epoch
     upweight: float = 100.0  # lambda_up; --up_weight
 
     def __post_init__(self) -> None:
-        if self.first_epochs < 1:
-            raise BadInput("JTT's first_epochs must be at least 1", got=self.first_epochs)
-        if not self.upweight >= 0:
-            raise BadInput("JTT's upweight must not be negative", got=self.upweight)
+        check_counts(self, "JTT", "first_epochs")
+        check_not_negative(self, "JTT", "upweight")
 
 
-JTT_DIGITS = JTTConfig(2, 50.0)
-"""For the embedded digit sets, chosen on their validation splits: benchmarks/records/jtt_digits.json."""
-JTT_WATERBIRDS = JTTConfig(60, 100.0)
-JTT_CELEBA = JTTConfig(1, 50.0)
-JTT_MULTINLI = JTTConfig(2, 4.0)
-JTT_CIVILCOMMENTS = JTTConfig(2, 6.0)
+class JTT(ConfiguredMethod[JTTConfig]):
+    """Upweight examples that a first, short training misclassifies; no attributes."""
 
-
-class JTT:
-    """Ask for no attribute: the mistakes of a first, short training stand in for the minority."""
-
-    info: ClassVar[Info] = Info("jtt", "Liu et al. 2021", "train, keep the mistakes, train again on more of them")
+    info = Info(
+        "jtt", "Liu et al. 2021", "train briefly, then train again with misclassified examples upweighted", title="JTT"
+    )
     presets: ClassVar[Mapping[str, JTTConfig]] = {
-        "digits": JTT_DIGITS,
-        "waterbirds": JTT_WATERBIRDS,
-        "celeba": JTT_CELEBA,
-        "multinli": JTT_MULTINLI,
-        "civilcomments": JTT_CIVILCOMMENTS,
+        # For the embedded digit datasets, chosen on their validation splits:
+        # benchmarks/records/jtt_digits.json.
+        "digits": JTTConfig(2, 50.0),
+        "waterbirds": JTTConfig(60, 100.0),
+        "celeba": JTTConfig(1, 50.0),
+        "multinli": JTTConfig(2, 4.0),
+        "civilcomments": JTTConfig(2, 6.0),
     }
 
-    def __init__(self, config: JTTConfig = JTT_DIGITS) -> None:
-        self.config = config
-
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Run both stages from the same initial weights."""
+        """Train both stages from the same initial weights."""
         train = data.train
-        scout = deepcopy(model)
-        first = replace(run.train, epochs=self.config.first_epochs, steps=None)
-        order = shuffled(len(train), run.seeds.child("scout"))
-        minimise(scout, run.loader(train, order), mean_loss, run, Stage("scout", first, static=True, select=False))
+        first_model = deepcopy(model)
+        first_config = replace(run.train, epochs=self.config.first_epochs, steps=None)
+        loader = run.loader(train, shuffled_order(len(train), run.seeds.child("scout")))
+        minimise(first_model, loader, mean_loss, run, Stage("scout", first_config, static=True, select=False))
 
-        wrong = predict(scout, train, run.device, run.workers) != train.y
-        if not bool(wrong.any()):
+        misclassified = predict(first_model, train, run.device, run.workers) != train.y
+        if not bool(misclassified.any()):
             warnings.warn(
-                f"JTT found no mistake after {self.config.first_epochs} epochs, so its second stage is plain ERM. "
-                "Look earlier (fewer first_epochs), or train the first stage less well (lower --lr).",
+                f"JTT's first stage misclassifies no example after {self.config.first_epochs} epochs, so its second "
+                "stage is plain ERM. Use fewer first_epochs, or a lower --lr.",
                 SpurlessWarning,
                 stacklevel=2,
             )
-        weights = torch.where(wrong, 1.0 + self.config.upweight, 1.0)
-        order = weighted(weights, run.seeds.child("train"))
+        weights = torch.where(misclassified, 1.0 + self.config.upweight, 1.0)
+        order = weighted_order(weights, run.seeds.child("train"))
         minimise(model, run.loader(train, order), mean_loss, run, Stage("train", static=True))
         return model

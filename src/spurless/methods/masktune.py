@@ -1,28 +1,29 @@
-r"""MaskTune: hide what the model looked at, and tune it once more, so that it must find something else.
+r"""MaskTune: hide the regions that the model used, and fine-tune it, so that it must use other features.
 
 Asgari Taghanaki, Khani, Khani, Gholami, Tran, Mahdavi-Amiri and Hamarneh, "MaskTune: Mitigating Spurious Correlations
 by Forcing to Explore", NeurIPS 2022, arXiv:2210.00055.
 
-A heat map :math:`a_i` says what the trained model looked at in example :math:`x_i`. Where it is hot, the example is
-hidden, and the model is tuned for exactly one epoch on what is left:
+A heat map :math:`a_i` shows which regions of example :math:`x_i` the trained model used. Regions above a threshold are
+hidden, and the model is fine-tuned for exactly one epoch on the rest:
 
 .. math:: \hat x_i = x_i \odot [\, a_i \le \tau_i \,], \qquad \tau_i = \mu_i + k \sigma_i,
 
-with mean and deviation of the map's strictly positive values. With several shortcuts, this is repeated: masks of the
-tuned model are added to the old ones. It cannot help against a shortcut that is everywhere, such as the colour of a
-whole image: there is nothing to hide it behind.
+with mean and standard deviation of the map's strictly positive values. With several shortcuts, this is repeated: masks
+of the fine-tuned model are added to the old ones. It does not help against a shortcut that is everywhere, such as the
+colour of a whole image.
 
 Deviations:
-    * The optimiser starts anew; the authors go on with the momentum of ERM.
-    * Masks are bits beside the data, applied to raw pixels in the frame that the network saw. The authors re-encode
-      images, and stretch maps of a cropped input over the whole image.
-    * Tuning starts from the model that made the maps; the authors mix the best and the last checkpoint.
-    * The paper tunes at the last, decayed learning rate (``rate="last"``), its code at the initial one, which is the
-      default here: 98.8 against 93.5 % on the biased test of the claim ``masktune/biased-mnist``, three seeds.
-    * Mean and deviation are of the positive values, as in the authors' code; the paper says of the map's values. As in
-      that code the map is enlarged, then cut off; the paper cuts off at the layer's size and enlarges the mask.
-    * The paper's "last decayed" rate is next to nothing where the schedule falls to 0, such as ``cosine``: there is a
-      warning, since such a model stays as it was.
+    * The optimiser starts from zero; the authors continue with the momentum of ERM.
+    * Masks are stored as bits next to the data and applied to raw pixels at the size that the network saw. The authors
+      re-encode images, and stretch maps of a cropped input over the whole image.
+    * Fine-tuning starts from the model that computed the maps; the authors mix the best and the last checkpoint.
+    * The paper fine-tunes at the last, decayed learning rate (``rate="last"``), its code at the initial one, which is
+      the default here: 98.8 against 93.5 % on the biased test of the claim ``masktune/biased-mnist``, three seeds.
+    * Mean and deviation are of the positive values, as in the authors' code; the paper takes all values of the map. As
+      in that code the map is enlarged, then thresholded; the paper thresholds at the layer's size and enlarges the
+      mask.
+    * The last learning rate is almost 0 if the schedule ends at 0, such as ``cosine``: there is a warning, since such a
+      model hardly changes.
     * Rows of features and texts are masked too: by the gradient times the input, of features or of tokens. The first
       and the last token of every text are kept.
 """
@@ -39,155 +40,139 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from spurless.core.errors import BadInput, SpurlessWarning
-from spurless.data.checks import kind_of
-from spurless.data.grouped import Grouped, Splits
-from spurless.data.hidden import Faded, Hidden, joined
-from spurless.data.loader import shuffled
-from spurless.explain import maps
-from spurless.methods.base import Info
+from spurless.core.errors import InputError, SpurlessWarning
+from spurless.data.checks import describe_kind
+from spurless.data.input_masks import InputMask, SoftInputMask, join_masks
+from spurless.data.loader import shuffled_order
+from spurless.data.split import Split, Splits
+from spurless.explain import iterate_heat_maps
+from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
+from spurless.train.checks import check_trainable
 from spurless.train.config import TrainConfig, learning_rate
 from spurless.train.evaluate import evaluate
 from spurless.train.loop import minimise
-from spurless.train.refusing import check_trainable
 from spurless.train.run import Run
 from spurless.train.step import Stage
 
 Threshold = Literal["sigma", "mean", "top", "soft"]
-NOTHING = 1e-5
-"""share of the initial rate under which an epoch changes nothing; the paper's own schedules end at 1/8 and 1/2048"""
+MIN_LR_RATIO = 1e-5
+"""ratio of last to initial learning rate below which there is a warning; the paper's schedules end at 1/8 and 1/2048"""
 
 
 @dataclass(frozen=True)
 class MaskTuneConfig:
-    """What is hidden, and how the model is tuned afterwards."""
+    """How regions are hidden, and how the model is fine-tuned."""
 
     threshold: Threshold = "sigma"
-    """sigma: hotter than mean + k deviations of its own map; mean: than the mean of all maps; top: the hottest share;
-    soft: every pixel is faded by its heat"""
-    k: float = 2.0  # deviations; the paper
-    top: float = 0.05  # share of the pixels, where the threshold is top
-    value: Literal["zero", "mean"] = "zero"  # of a hidden pixel: 0, or the mean of the training data
-    explainer: str = "auto"  # xgradcam where there is a map to take; see spurless.explain.EXPLAINERS
-    layer: str | None = None  # of the map; found by itself
-    epochs: int = 1  # of tuning; the paper: exactly one
-    rate: Literal["initial", "last"] = "initial"  # of the training that came before
-    iterations: int = 1  # of masking and tuning; the paper: 3 where there are two shortcuts
+    """hide values above mean + k standard deviations of the map (sigma), above the mean of all maps (mean), or the
+    largest fraction (top); soft: fade every pixel by its heat"""
+    k: float = 2.0  # standard deviations; the paper
+    top: float = 0.05  # fraction of the pixels for the threshold top
+    value: Literal["zero", "mean"] = "zero"  # fill value of a hidden pixel: 0, or the mean of the training data
+    explainer: str = "auto"  # xgradcam if the model has feature maps; see spurless.explain.EXPLAINERS
+    layer: str | None = None  # of the map; None: found automatically
+    epochs: int = 1  # of fine-tuning; the paper: exactly one
+    rate: Literal["initial", "last"] = "initial"  # learning rate of the training before
+    iterations: int = 1  # of masking and fine-tuning; the paper: 3 for two shortcuts
     accumulate: bool = True  # add new masks to the old ones
-    fitted: float = 0.75
-    """a further iteration counts only if the model is still right on this share of the masked training data"""
+    fitted: float = 0.75  # minimal accuracy on the masked training data for a further iteration to be accepted
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.iterations < 1:
-            raise BadInput("MaskTune's epochs and iterations must be at least 1", got=(self.epochs, self.iterations))
+            raise InputError("MaskTune's epochs and iterations must be at least 1", got=(self.epochs, self.iterations))
         if not 0 < self.top < 1:
-            raise BadInput("MaskTune's top must be a share of the pixels", expected="above 0, under 1", got=self.top)
+            what = "MaskTune's top must be a fraction of the pixels"
+            raise InputError(what, expected="above 0, under 1", got=self.top)
 
 
-MASKTUNE_BIASED_MNIST = MaskTuneConfig()
-MASKTUNE_PAPER = MaskTuneConfig(rate="last")
-MASKTUNE_TWO_SQUARES = MaskTuneConfig(iterations=3)
-MASKTUNE_DIGITS = MaskTuneConfig(epochs=5)
-"""For the embedded digits, which are so few that one epoch is a handful of steps."""
+class MaskTune(ConfiguredMethod[MaskTuneConfig]):
+    """Fine-tune on inputs without the regions that the model used; no attributes."""
 
-
-class MaskTune:
-    """Ask for no attribute: the heat maps of the model stand in for the shortcut."""
-
-    info: ClassVar[Info] = Info(
+    info = Info(
         "masktune",
         "Asgari Taghanaki et al. 2022",
-        "hide what the model looked at, then tune it for one epoch on the rest",
+        "hide the regions that the model used, then fine-tune it for one epoch on the rest",
         start="trained",
         score="product",
+        title="MaskTune",
+        fix="fast",
     )
     presets: ClassVar[Mapping[str, MaskTuneConfig]] = {
-        "biased-mnist": MASKTUNE_BIASED_MNIST,
-        "paper": MASKTUNE_PAPER,
-        "two-squares": MASKTUNE_TWO_SQUARES,
-        "digits": MASKTUNE_DIGITS,
+        "biased-mnist": MaskTuneConfig(),
+        "paper": MaskTuneConfig(rate="last"),
+        "two-squares": MaskTuneConfig(iterations=3),
+        "digits": MaskTuneConfig(epochs=5),  # for the embedded digits, of which one epoch has only a few steps
     }
 
-    def __init__(self, config: MaskTuneConfig = MASKTUNE_BIASED_MNIST) -> None:
-        self.config = config
-
     def check(self, model: Classifier, data: Splits) -> None:
-        """Refuse a model that cannot be tuned and inputs without a map, before anything is trained or drawn."""
+        """Raise if the model cannot be trained or the inputs have no heat map."""
         check_trainable(model)
         if isinstance(data.train.x, dict) and "input_ids" not in data.train.x:
-            raise BadInput(
-                "MaskTune hides parts of images, rows of numbers and texts",
-                got=kind_of(data.train.x),
-                do="Use a method that hides nothing, such as jtt-head.",
+            raise InputError(
+                "MaskTune supports images, rows of numbers and texts",
+                got=describe_kind(data.train.x),
+                hint="Use another method, such as jtt-head.",
             )
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Mask and tune as often as asked, and stop before the masked data can no longer be fitted."""
+        """Mask and fine-tune ``iterations`` times; stop before the masked data can no longer be fitted."""
         train, model = data.train, model.to(run.device)
         for number in range(1, self.config.iterations + 1):
-            seen = train if self.config.accumulate else data.train
+            visible = train if self.config.accumulate else data.train
             with run.timed("masks"):
-                hidden = masked(model, seen, self.config, run)
-            hidden = joined(seen.hidden, hidden)
+                hidden = compute_masks(model, visible, self.config, run)
+            hidden = join_masks(visible.hidden, hidden)
             train, before = replace(data.train, hidden=hidden), deepcopy(model)
-            self._tune(model, train, run, number)
+            self._finetune(model, train, run, number)
             if number > 1 and evaluate(model, train, run.device, run.workers).average < self.config.fitted:
                 warnings.warn(
-                    f"MaskTune stopped after {number - 1} iterations: what the next one left of the training data "
-                    f"({1 - hidden.share:.0%}) could not be fitted.",
+                    f"MaskTune stopped after {number - 1} iterations: the rest of the training data after the next one "
+                    f"({1 - hidden.fraction:.0%}) could not be fitted.",
                     SpurlessWarning,
                     stacklevel=2,
                 )
                 return before
         return model
 
-    def _tune(self, model: Classifier, train: Grouped, run: Run, number: int) -> None:
-        order = shuffled(len(train), run.seeds.child("tune", number))
+    def _finetune(self, model: Classifier, train: Split, run: Run, number: int) -> None:
+        order = shuffled_order(len(train), run.seeds.child("tune", number))
         loader = run.loader(train, order)
-        settings = replace(
-            run.train,
-            epochs=self.config.epochs,
-            steps=None,
-            lr=_rate(run.train, loader.steps(), self.config.rate),
-            schedule="constant",
-            warmup_steps=0,
-        )
-        minimise(model, loader, mean_loss, run, Stage(f"tune {number}", settings, static=True, select=False))
+        lr, epochs = _finetune_lr(run.train, loader.steps(), self.config.rate), self.config.epochs
+        train_config = replace(run.train, epochs=epochs, steps=None, lr=lr, schedule="constant", warmup_steps=0)
+        minimise(model, loader, mean_loss, run, Stage(f"tune {number}", train_config, static=True, select=False))
 
 
-def masked(model: Classifier, train: Grouped, config: MaskTuneConfig, run: Run) -> Hidden | Faded:
-    """Return what of each example was too hot, by the model's own heat maps."""
-    value = _value(train, config)
-
-    frame = _frame(train)
+def compute_masks(model: Classifier, train: Split, config: MaskTuneConfig, run: Run) -> InputMask | SoftInputMask:
+    """Return masks of the regions where the model's heat maps are above the threshold."""
+    fill, size = _fill_value(train, config), _raw_size(train)
 
     def heat() -> Iterator[Tensor]:
-        for part in maps(model, train, how=config.explainer, layer=config.layer, device=run.device):
-            yield _in_frame(part, frame)
+        for part in iterate_heat_maps(model, train, how=config.explainer, layer=config.layer, device=run.device):
+            yield _resize(part, size)
 
     if config.threshold == "soft":
-        return Faded(torch.cat([(255 * part).round().to(torch.uint8).cpu() for part in heat()]), value)
+        return SoftInputMask(torch.cat([(255 * part).round().to(torch.uint8).cpu() for part in heat()]), fill)
     level = _dataset_mean(heat()) if config.threshold == "mean" else None
-    parts = [Hidden.of(hot(part, config, level).cpu(), value) for part in heat()]
+    parts = [InputMask.of(above_threshold(part, config, level).cpu(), fill) for part in heat()]
     return replace(parts[0], bits=torch.cat([part.bits for part in parts]))
 
 
-def hot(heat: Tensor, config: MaskTuneConfig, level: float | None = None) -> Tensor:
-    """Return where maps ``(N, ...)`` are hotter than the threshold.
+def above_threshold(heat: Tensor, config: MaskTuneConfig, level: float | None = None) -> Tensor:
+    """Return where heat maps ``(N, ...)`` are above the threshold.
 
-    Only values above 0 count for mean and deviation; a map without any hides nothing.
+    Mean and deviation are over values above 0; a map without positive values hides nothing.
 
     Example:
         >>> heat = torch.tensor([[0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 10.0]])
-        >>> hot(heat, MaskTuneConfig(k=2.0)).nonzero()[:, 1]  # mean 2.125, deviation 2.976
+        >>> above_threshold(heat, MaskTuneConfig(k=2.0)).nonzero()[:, 1]  # mean 2.125, deviation 2.976
         tensor([9])
     """
     flat = heat.flatten(1)
     if config.threshold == "top":
-        kept = flat.shape[1] - max(1, round(config.top * flat.shape[1]))
-        limit = flat.kthvalue(max(1, kept), dim=1, keepdim=True).values
+        n_visible = flat.shape[1] - max(1, round(config.top * flat.shape[1]))
+        limit = flat.kthvalue(max(1, n_visible), dim=1, keepdim=True).values
         return ((flat > limit) & (flat > 0)).view_as(heat)
     if level is not None:
         return heat > level
@@ -198,17 +183,17 @@ def hot(heat: Tensor, config: MaskTuneConfig, level: float | None = None) -> Ten
     return (flat > (mean + config.k * deviation).clamp(min=torch.finfo(flat.dtype).tiny)).view_as(heat)
 
 
-def _frame(train: Grouped) -> tuple[int, ...] | None:
-    """Return height and width of the raw images, which a transform may change; None of anything else."""
+def _raw_size(train: Split) -> tuple[int, ...] | None:
+    """Return height and width of the raw images, before any transform; None for other inputs."""
     raw = replace(train.select(torch.arange(1)), transform=None, hidden=None).example()
     return tuple(raw.shape[2:]) if isinstance(raw, Tensor) and raw.dim() == 4 else None
 
 
-def _in_frame(heat: Tensor, frame: tuple[int, ...] | None) -> Tensor:
-    """Return maps in the frame of the raw images, by the nearest pixel, as the authors' code does."""
-    if frame is None or heat.dim() != 3 or tuple(heat.shape[1:]) == frame:
+def _resize(heat: Tensor, size: tuple[int, ...] | None) -> Tensor:
+    """Return maps at the size of the raw images, by the nearest pixel, as the authors' code does."""
+    if size is None or heat.dim() != 3 or tuple(heat.shape[1:]) == size:
         return heat
-    return interpolate(heat[:, None], size=frame, mode="nearest-exact")[:, 0]
+    return interpolate(heat[:, None], size=size, mode="nearest-exact")[:, 0]
 
 
 def _dataset_mean(heat: Iterator[Tensor]) -> float:
@@ -218,24 +203,24 @@ def _dataset_mean(heat: Iterator[Tensor]) -> float:
     return total / max(1, count)
 
 
-def _value(train: Grouped, config: MaskTuneConfig) -> tuple[float, ...]:
-    """Return what stands in the place of a hidden pixel, in the raw scale."""
+def _fill_value(train: Split, config: MaskTuneConfig) -> tuple[float, ...]:
+    """Return the value of a hidden pixel, in the raw scale."""
     if config.value == "zero" or isinstance(train.x, dict):
         return (0.0,)
-    some: Any = train.select(torch.arange(0, len(train), max(1, len(train) // 2000))).x
-    x = some if isinstance(some, Tensor) else torch.stack([some[i] for i in range(len(some))])
+    sample: Any = train.select(torch.arange(0, len(train), max(1, len(train) // 2000))).x
+    x = sample if isinstance(sample, Tensor) else torch.stack([sample[i] for i in range(len(sample))])
     return tuple(x.double().mean(dim=[d for d in range(x.dim()) if d != 1]).tolist()) if x.dim() == 4 else (0.0,)
 
 
-def _rate(train: TrainConfig, per_epoch: int, which: str) -> float:
+def _finetune_lr(train: TrainConfig, per_epoch: int, which: str) -> float:
     if which == "initial":
         return train.lr
     total = train.steps or train.epochs * per_epoch
     last = learning_rate(train, total - 1, total, per_epoch)
-    if last < NOTHING * train.lr:
+    if last < MIN_LR_RATIO * train.lr:
         warnings.warn(
-            f"MaskTune tunes at the last rate of the schedule {train.schedule!r}, which is {last:.1g}: the model stays "
-            "as it is. Use rate='initial', or a schedule that does not fall to 0, such as step.",
+            f"MaskTune fine-tunes at the last learning rate of the schedule {train.schedule!r}, which is {last:.1g}: "
+            "the model will hardly change. Use rate='initial', or a schedule that does not end at 0, such as step.",
             SpurlessWarning,
             stacklevel=4,
         )

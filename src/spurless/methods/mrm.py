@@ -1,4 +1,4 @@
-r"""MRM: learn which weights of a trained model to keep, go back to the initial ones, and train what is left.
+r"""MRM: learn which weights of a trained model to keep, reset them to their initial values, and train them again.
 
 Zhang, Ahuja, Xu, Wang and Courville, "Can Subnetwork Structure be the Key to Out-of-Distribution Generalization?",
 ICML 2021, arXiv:2106.02890. With the weights :math:`W` of ERM fixed, a mask is learned by the cross-entropy of the data
@@ -6,15 +6,15 @@ as they are, and a penalty (DCWP, Park et al., arXiv:2210.05247, equation 12):
 
 .. math:: \min_\Theta \; \ell(m \odot W) + \lambda_1 \textstyle\sum \Theta, \qquad m \sim \mathrm{Bernoulli}(\Theta).
 
-The subnetwork then begins anew from the initial weights, by ERM. Nothing in it knows of the shortcut, which the mask
-keeps as gladly as anything else that fits: it is the twin that DCWP must beat.
+The subnetwork is then trained by ERM from its initial weights. Nothing in the method separates the shortcut from other
+features, so the mask may keep it: MRM is the baseline of DCWP.
 
-The subnetwork is trained for as long as the whole net was, with the same settings, unless ``steps`` says otherwise: it
-begins anew, so that the 1,000 steps of DCWP's retraining, which goes on from trained weights, would be too few. The
-authors of DCWP train it for 10,000 on Colored MNIST, as their ERM, and for 20,000 on Corrupted CIFAR-10.
+The subnetwork is trained for as long as the whole network was, with the same settings, unless ``steps`` is set: it
+starts from initial weights, so the 1,000 steps of DCWP's retraining, which continues from trained weights, would be too
+few. The authors of DCWP train it for 10,000 steps on Colored MNIST, as their ERM, and for 20,000 on Corrupted CIFAR-10.
 
 Deviations:
-    * The mask is learned as DCWP learns it, and as its authors ran MRM; we found no code of MRM's own authors.
+    * The mask is learned as in DCWP, whose authors ran MRM in this way; we found no code of MRM's own authors.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from typing import ClassVar
 
 import torch
 
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Splits
-from spurless.data.loader import shuffled, weighted
-from spurless.methods.base import Info
-from spurless.methods.erm import mean_loss
-from spurless.methods.subnetwork import (
-    Penalty,
-    as_pruned,
-    check_learning,
-    finished,
+from spurless.core.errors import InputError
+from spurless.data.loader import shuffled_order, weighted_order
+from spurless.data.split import Splits
+from spurless.methods._learn_mask import (
+    MaskTraining,
+    check_mask_training,
+    check_prunable_model,
+    check_resettable,
+    copy_pruned,
+    examples_per_snapshot,
+    finish_pruning,
     learn_mask,
-    per_look,
-    prunable,
     reset,
-    resettable,
 )
+from spurless.methods.base import ConfiguredMethod, Info
+from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
 from spurless.train.run import Run
@@ -48,68 +48,50 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class MRMConfig:
+class MRMConfig(MaskTraining):
     """How the mask is learned, and how long the subnetwork is trained."""
 
-    squashed: bool = True
-    init: float = 1.5  # of every logit
-    tau: float = 1.0  # of the soft sample
-    penalty: Penalty = "signed"
-    sparsity: float = 1e-8  # lambda_1, what the penalty counts
-    prune_steps: int = 2000
-    prune_lr: float = 1e-2  # of Adam
-    batch_size: int = 256  # while the mask is learned
-    reset: bool = True  # go back to the initial weights; False: go on from those of ERM
-    steps: int | None = None  # of training the subnetwork; None: as the whole net was trained
+    reset: bool = True  # train from the initial weights; False: continue from those of ERM
+    steps: int | None = None  # of training the subnetwork; None: as for the whole network
 
     def __post_init__(self) -> None:
-        check_learning(self, "MRM")
+        check_mask_training(self, "MRM")
         if self.steps is not None and self.steps < 1:
-            raise BadInput("MRM's steps must be at least 1", got=self.steps)
+            raise InputError("MRM's steps must be at least 1", got=self.steps)
 
 
-MRM_COLORED_MNIST = MRMConfig()
-MRM_CORRUPTED_CIFAR10 = MRMConfig(sparsity=1e-9, steps=20_000)
-"""Twice as long as ERM."""
-MRM_BFFHQ = MRMConfig(sparsity=1e-9, batch_size=64)
-MRM_DIGITS = MRMConfig(prune_steps=200, prune_lr=0.03, batch_size=64)
+class MRM(ConfiguredMethod[MRMConfig]):
+    """Learn a mask with the plain loss, and train the subnetwork from its initial weights."""
 
-
-class MRM:
-    """Prune by the loss that made the shortcut, and train again from the start."""
-
-    info: ClassVar[Info] = Info(
+    info = Info(
         "mrm",
         "Zhang et al. 2021",
-        "learn which weights to keep by the plain loss, then train those from their initial values",
+        "learn which weights to keep with the plain loss, then train those from their initial values",
         start="trained",
+        title="MRM",
     )
     presets: ClassVar[Mapping[str, MRMConfig]] = {
-        "colored-mnist": MRM_COLORED_MNIST,
-        "corrupted-cifar10": MRM_CORRUPTED_CIFAR10,
-        "bffhq": MRM_BFFHQ,
-        "digits": MRM_DIGITS,
+        "colored-mnist": MRMConfig(),
+        "corrupted-cifar10": MRMConfig(sparsity=1e-9, steps=20_000),  # twice as long as ERM
+        "bffhq": MRMConfig(sparsity=1e-9, batch_size=64),
+        "digits": MRMConfig(prune_steps=200, prune_lr=0.03, batch_size=64),
     }
 
-    def __init__(self, config: MRMConfig = MRM_COLORED_MNIST) -> None:
-        self.config = config
-
     def check(self, model: Classifier, data: Splits) -> None:
-        """Refuse weights that cannot be pruned, and a way back that is not known."""
-        prunable(model, data)
+        """Raise if weights cannot be pruned or, for ``reset``, if the initial weights are unknown."""
+        check_prunable_model(model, data)
         if self.config.reset:
-            resettable(model)
+            check_resettable(model)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Prune, go back, train."""
+        """Learn a mask, prune, reset and train."""
         config, train = self.config, data.train
-        order = weighted(
-            torch.ones(len(train)), run.seeds.child("prune"), per_look(config.prune_steps, config.batch_size)
-        )
-        looks = learn_mask(model, train, order, mean_loss, config, run)
-        pruned = as_pruned(model)
+        length = examples_per_snapshot(config.prune_steps, config.batch_size)
+        order = weighted_order(torch.ones(len(train)), run.seeds.child("prune"), length)
+        snapshots = learn_mask(model, run.loader(train, order, config.batch_size), mean_loss, config, run)
+        pruned = copy_pruned(model)
         model = reset(model, run) if config.reset else model
-        settings = run.train if config.steps is None else replace(run.train, steps=config.steps)
-        loader = run.loader(train, shuffled(len(train), run.seeds.child("retrain")))
-        minimise(model, loader, mean_loss, run, Stage("retrain", settings, static=True))
-        return finished(model, None, looks, run, pruned)
+        train_config = run.train if config.steps is None else replace(run.train, steps=config.steps)
+        loader = run.loader(train, shuffled_order(len(train), run.seeds.child("retrain")))
+        minimise(model, loader, mean_loss, run, Stage("retrain", train_config, static=True))
+        return finish_pruning(model, None, snapshots, run, pruned)

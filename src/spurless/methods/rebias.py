@@ -1,10 +1,10 @@
-r"""ReBias: learn features that tell nothing of what a network with a small field of view sees.
+r"""ReBias: learn features that are independent of those of a network with a small receptive field.
 
 Bahng, Chun, Yun, Choo and Oh, "Learning De-biased Representations with Biased Representations", ICML 2020,
 arXiv:1910.02806.
 
-The network f is trained beside a network g that is biased by design: 1x1 convolutions, which see colours and no shapes.
-f becomes independent of g, while g, which must classify as well, stays as close to f as its design allows:
+The network f is trained together with a network g that is biased by design: 1x1 convolutions, which see colours and no
+shapes. f becomes independent of g, while g, which is trained to classify too, stays as close to f as its design allows:
 
 .. math:: \min_f \; \ell(f) + \lambda_f \, \mathrm{HSIC}(f, g), \qquad \min_g \; \ell(g) - \lambda_g \,
     \mathrm{HSIC}(f, g),
@@ -16,11 +16,11 @@ et al. (JMLR 2012), where the diagonals of K and L are set to 0:
     - \frac{2}{m - 2} 1^\top K L 1 \Big].
 
 Deviations:
-    * f and g step at once, by one objective that holds the other side fixed; the authors step g, then f.
-    * The authors' code subtracts the diagonal, as a row, from the whole matrix. For a kernel whose diagonal is constant
-      that is the same number: pairs are shifted by a constant, to which the estimator is blind. A test says so.
-    * g is made for the input: for images the authors' four 1x1 convolutions for MNIST (they use BagNet-18 for
-      ImageNet); for rows of numbers a linear map, which knows no products of features. Texts are refused.
+    * f and g step together, by one objective that holds the other side fixed; the authors step g, then f.
+    * The authors' code subtracts the diagonal, as a row, from the whole matrix. For a kernel with a constant diagonal
+      that gives the same number: it shifts all pairs by a constant, to which the estimator is invariant (tested).
+    * g depends on the input: for images the authors' four 1x1 convolutions for MNIST (they use BagNet-18 for
+      ImageNet); for rows of numbers a linear map, without products of features. Texts are not supported.
     * A batch of fewer than four examples has no unbiased estimate, and no such term.
     * With several processes HSIC is that of each process's part of a batch.
 """
@@ -36,24 +36,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import BadInput
-from spurless.data.checks import kind_of
-from spurless.data.grouped import Batch, Splits
-from spurless.data.loader import shuffled
-from spurless.methods.base import Info
+from spurless.core.errors import InputError
+from spurless.core.modules import Input
+from spurless.data.checks import describe_kind
+from spurless.data.loader import shuffled_order
+from spurless.data.split import Batch, Splits
+from spurless.methods._config import check_not_negative, check_positive
+from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.lff import Pair
-from spurless.models.classifier import Classifier, Input
+from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
 from spurless.train.run import Run
 from spurless.train.step import Stage
 
-LEAST = 4
-"""Examples that the unbiased estimator needs."""
+MIN_BATCH = 4  # number of examples that the unbiased estimator needs
 
 
 @dataclass(frozen=True)
 class ReBiasConfig:
-    """How independent f becomes, how g follows, and how g is built."""
+    """The weights of the HSIC terms, the kernels, and the size of g."""
 
     independence: float = 1.0  # lambda_f; --f_lambda_outer
     pursuit: float = 1.0  # lambda_g; --g_lambda_inner
@@ -61,89 +62,75 @@ class ReBiasConfig:
     channels: tuple[int, ...] = (16, 32, 64, 128)  # of g; for rows of numbers, the last is the width
 
     def __post_init__(self) -> None:
-        for name in ("independence", "pursuit"):
-            if not getattr(self, name) >= 0:
-                raise BadInput(f"ReBias's {name} must not be negative", got=getattr(self, name))
-        if not self.sigma > 0:
-            raise BadInput("ReBias's sigma must be above 0", got=self.sigma)
+        check_not_negative(self, "ReBias", "independence", "pursuit")
+        check_positive(self, "ReBias", "sigma")
         if not self.channels or min(self.channels) < 1:
-            raise BadInput("ReBias's channels cannot be used", expected="for example 16,32,64,128", got=self.channels)
+            raise InputError("ReBias's channels cannot be used", expected="for example 16,32,64,128", got=self.channels)
 
 
-REBIAS_DIGITS = ReBiasConfig(independence=1000.0, sigma=10.0)
-"""For the embedded digit sets: the best on the validation split of colored-digits with 2 %, of 1, 10 and 100 with a
-radius of 1 and 10, 100 and 1000 with 10; two seeds each, with channels 16 and 32."""
-REBIAS_BIASED_MNIST = ReBiasConfig()
-REBIAS_COLORED_MNIST = ReBiasConfig()
-REBIAS_CORRUPTED_CIFAR10 = ReBiasConfig()
-REBIAS_BFFHQ = ReBiasConfig()
-"""The last three as DCWP runs them (arXiv:2210.05247, appendix E.2): a radius of 1."""
+class ReBias(ConfiguredMethod[ReBiasConfig]):
+    """Learn features independent of those of a network that sees single pixels; no attributes."""
 
-
-class ReBias:
-    """Ask for no attribute, but for knowledge: what is to be ignored can be seen in single pixels."""
-
-    info: ClassVar[Info] = Info(
-        "rebias", "Bahng et al. 2020", "features independent of those of a network that sees single pixels"
+    info = Info(
+        "rebias",
+        "Bahng et al. 2020",
+        "learn features that are independent of those of a network that sees single pixels",
+        title="ReBias",
     )
     presets: ClassVar[Mapping[str, ReBiasConfig]] = {
-        "digits": REBIAS_DIGITS,
-        "biased-mnist": REBIAS_BIASED_MNIST,
-        "colored-mnist": REBIAS_COLORED_MNIST,
-        "corrupted-cifar10": REBIAS_CORRUPTED_CIFAR10,
-        "bffhq": REBIAS_BFFHQ,
+        # For the embedded digit datasets: the best on the validation split of colored-digits with 2 %, of
+        # 1, 10 and 100 with a radius of 1 and 10, 100 and 1000 with 10; two seeds each, with channels 16
+        # and 32.
+        "digits": ReBiasConfig(independence=1000.0, sigma=10.0),
+        "biased-mnist": ReBiasConfig(),
+        "colored-mnist": ReBiasConfig(),
+        "corrupted-cifar10": ReBiasConfig(),
+        "bffhq": ReBiasConfig(),  # the last three as DCWP runs them (arXiv:2210.05247, appendix E.2): a radius of 1
     }
 
-    def __init__(self, config: ReBiasConfig = REBIAS_DIGITS) -> None:
-        self.config = config
-
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Train f and g side by side and return f."""
+        """Train f and g together and return f."""
         config, train = self.config, data.train
-        if run.train.batch_size // run.world < LEAST:
-            raise BadInput(f"ReBias needs a batch size of at least {LEAST} per device", got=run.train.batch_size)
-        with run.seeds.borrowed("biased"):
-            biased = narrow(train.example(1), len(train.groups.labels), config.channels)
-        kind = next(model.head.parameters()).dtype
+        if run.train.batch_size // run.world < MIN_BATCH:
+            raise InputError(f"ReBias needs a batch size of at least {MIN_BATCH} per device", got=run.train.batch_size)
+        with run.seeds.seed_global_rng("biased"):
+            biased = make_biased_network(train.example(1), len(train.groups.labels), config.channels)
+        dtype = next(model.head.parameters()).dtype
 
         def objective(model: nn.Module, batch: Batch) -> Tensor:
             pair = cast(Pair, model)
             features = pair.features(batch.x)
-            own, other = features[:, : -config.channels[-1]], features[:, -config.channels[-1] :]
-            said, other = pair.debiased.head(own.to(kind)), other.float()  # side by side they are of one kind
-            loss = cross_entropy(said, batch.y) + cross_entropy(pair.biased.head(other), batch.y)
-            if len(batch) < LEAST:  # the last, short batch, which is never captured
+            f, g = features[:, : -config.channels[-1]], features[:, -config.channels[-1] :].float()
+            logits = pair.debiased.head(f.to(dtype))  # concatenated features have one dtype
+            loss = cross_entropy(logits, batch.y) + cross_entropy(pair.biased.head(g), batch.y)
+            if len(batch) < MIN_BATCH:  # the last, short batch, which is never captured in a CUDA graph
                 return loss
-            loss = loss + config.independence * hsic(own, other.detach(), config.sigma)
-            return loss - config.pursuit * hsic(own.detach(), other, config.sigma)
+            loss = loss + config.independence * hsic(f, g.detach(), config.sigma)
+            return loss - config.pursuit * hsic(f.detach(), g, config.sigma)
 
-        loader = run.loader(train, shuffled(len(train), run.seeds.child("train")))
+        loader = run.loader(train, shuffled_order(len(train), run.seeds.child("train")))
         minimise(Pair(model, biased), loader, objective, run, Stage("train", static=True))
         return model
 
 
-def narrow(example: Input, n_classes: int, channels: tuple[int, ...]) -> Classifier:
-    """Return a network that sees no more than one pixel at once; of rows of numbers, a linear one.
-
-    Raises:
-        BadInput: the input is text, a dict of something else, or whole numbers.
-    """
+def make_biased_network(example: Input, n_classes: int, channels: tuple[int, ...]) -> Classifier:
+    """Return a network whose receptive field is one pixel, or a linear one for rows of numbers; raise for texts."""
     if isinstance(example, dict):
-        raise BadInput(
-            f"ReBias has no biased network for {kind_of(example)}", expected="images, or rows of numbers", do="Use lff."
+        raise InputError(
+            f"ReBias has no biased network for {describe_kind(example)}",
+            expected="images, or rows of numbers",
+            hint="Use lff.",
         )
     if not example.is_floating_point():
-        raise BadInput(
-            "ReBias's biased network reads numbers with a fraction",
+        raise InputError(
+            "ReBias's biased network needs floating-point inputs",
             expected="images as uint8, or rows of float32",
             got=f"{example.dtype} of shape {tuple(example.shape[1:])}".removeprefix("torch."),
-            do="Store the inputs as float32, or use erm.",
+            hint="Store the inputs as float32, or use erm.",
         )
     if example.dim() != 4:
-        size = example[0].numel()
-        return Classifier(
-            nn.Sequential(nn.Flatten(), nn.Linear(size, channels[-1])), nn.Linear(channels[-1], n_classes)
-        )
+        layer = nn.Linear(example[0].numel(), channels[-1])
+        return Classifier(nn.Sequential(nn.Flatten(), layer), nn.Linear(channels[-1], n_classes))
     layers: list[nn.Module] = []
     for n_in, n_out in pairwise((example.shape[1], *channels)):
         convolution = nn.Conv2d(n_in, n_out, 1)
@@ -156,15 +143,15 @@ def narrow(example: Input, n_classes: int, channels: tuple[int, ...]) -> Classif
 def hsic(x: Tensor, y: Tensor, sigma: float = 1.0) -> Tensor:
     """Return the unbiased estimate of the dependence of two sets of features, shapes ``(N, d)`` and ``(N, e)``.
 
-    It is 0 in expectation where they are independent, so that it may well be negative.
+    It is 0 in expectation if they are independent, so that it may be negative.
     """
     m = len(x)
     others = 1 - torch.eye(m, device=x.device)
     kernel_x, kernel_y = rbf(x, sigma) * others, rbf(y, sigma) * others
     paired = (kernel_x * kernel_y).sum()  # the trace of the product, since both are symmetric
-    apart = kernel_x.sum() * kernel_y.sum() / ((m - 1) * (m - 2))
+    independent = kernel_x.sum() * kernel_y.sum() / ((m - 1) * (m - 2))
     chained = 2 * (kernel_x.sum(dim=0) @ kernel_y.sum(dim=0)) / (m - 2)
-    return (paired + apart - chained) / (m * (m - 3))
+    return (paired + independent - chained) / (m * (m - 3))
 
 
 def rbf(x: Tensor, sigma: float) -> Tensor:

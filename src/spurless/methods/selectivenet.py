@@ -1,25 +1,25 @@
-r"""SelectiveNet: a prediction head, a head that selects, and a target coverage.
+r"""SelectiveNet: a prediction head and a selection head, trained for a target coverage.
 
 Geifman and El-Yaniv, "SelectiveNet: A Deep Neural Network with an Integrated Reject Option", ICML 2019,
 arXiv:1901.09192. With the prediction head :math:`f`, the selection head :math:`g \in [0, 1]`, an auxiliary head
-:math:`h` that sees every example alike, and the coverage :math:`\hat\phi = \frac1m \sum_i g(x_i)` of a batch,
+:math:`h` that is trained on all examples, and the coverage :math:`\hat\phi = \frac1m \sum_i g(x_i)` of a batch,
 
 .. math:: \min \; \alpha \Big( \frac{\frac1m \sum_i \ell(f(x_i), y_i) g(x_i)}{\hat\phi}
     + \lambda \max(0, c - \hat\phi)^2 \Big) + (1 - \alpha) \frac1m \sum_i \ell(h(x_i), y_i).
 
-Without the auxiliary head the network would never learn from what it refuses, and overfit to what it keeps.
+Without the auxiliary head the network would not learn from the examples that it rejects, and overfit to the others.
 A network is trained for one coverage c; others are reached by the threshold on g, chosen on validation.
 
 Deviations:
-    * The authors' code does not divide the risk by the coverage. ``cifar10`` does as the code, ``cifar10-paper`` as
-      the formula. On four classes with noise in a fifth of the plane (tests/methods/test_selectivenet.py), at 80 %
-      coverage, both leave 2 to 3 % of mistakes under Adam; under SGD at 0.1 the code leaves 2 % and the formula 17
-      to 20 %, since it lets g rise to 1 everywhere, from where no gradient leads back.
+    * The authors' code does not divide the risk by the coverage. ``cifar10`` follows the code, ``cifar10-paper`` the
+      formula. On four classes with noise in a fifth of the plane (tests/methods/test_selectivenet.py), at 80 %
+      coverage, both have an error of 2 to 3 % with Adam; with SGD at 0.1 the code has 2 % and the formula 17 to 20 %,
+      since it lets g rise to 1 everywhere, where the gradient vanishes.
     * The hidden layer of g is linear, ReLU, batch norm, with a scale that starts at 1/10, in the order of the code.
-      Batch norm first, and a ReLU that can switch a whole region off, left g constant there.
+      With batch norm first, a ReLU can be inactive in a whole region, and g was constant there.
     * The score is the log odds of g, which has the order of g and does not round to 1.
-    * The auxiliary head is dropped after training, and g stays, as the submodule ``selector`` of the model.
-    * With several processes each keeps its own part of a batch at the coverage.
+    * The auxiliary head is removed after training; g stays as the submodule ``selector`` of the model.
+    * With several processes each reaches the coverage on its own part of a batch.
 
 Sources:
     Loss, heads and constants were taken from knowledge of the released code (geifmany/selectivenet) and compared with
@@ -35,10 +35,11 @@ from typing import ClassVar, cast
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Batch, Splits
-from spurless.data.loader import shuffled
-from spurless.methods.base import Info
+from spurless.core.errors import InputError
+from spurless.data.loader import shuffled_order
+from spurless.data.split import Batch, Splits
+from spurless.methods._config import check_counts, check_fraction, check_not_negative
+from spurless.methods.base import ConfiguredMethod, Info
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
 from spurless.train.run import Run
@@ -56,45 +57,35 @@ class SelectiveNetConfig:
     divide: bool = False  # the risk by the coverage: the formula does, their code does not
 
     def __post_init__(self) -> None:
-        if not 0 < self.coverage <= 1:
-            raise BadInput("SelectiveNet's coverage is a share", expected="above 0 and at most 1", got=self.coverage)
-        if not 0 <= self.alpha <= 1:
-            raise BadInput("SelectiveNet's alpha is a share", expected="0 to 1", got=self.alpha)
-        if not self.penalty >= 0:
-            raise BadInput("SelectiveNet's penalty must not be negative", got=self.penalty)
-        if self.width < 1:
-            raise BadInput("SelectiveNet's width must be at least 1", got=self.width)
+        check_fraction("SelectiveNet's coverage", self.coverage)
+        check_fraction("SelectiveNet's alpha", self.alpha, zero=True)
+        check_not_negative(self, "SelectiveNet", "penalty")
+        check_counts(self, "SelectiveNet", "width")
 
 
-SELECTIVENET_CIFAR10 = SelectiveNetConfig()
-SELECTIVENET_CIFAR10_PAPER = SelectiveNetConfig(divide=True)
+class SelectiveNet(ConfiguredMethod[SelectiveNetConfig]):
+    """Train a selection head for a target coverage."""
 
-
-class SelectiveNet:
-    """Train the network for the examples that it keeps."""
-
-    info: ClassVar[Info] = Info(
+    info = Info(
         "selectivenet",
         "Geifman and El-Yaniv 2019",
-        "a head learns which examples to keep at a target coverage",
+        "train a head that selects which examples to predict, at a target coverage",
         score="selector",
+        title="SelectiveNet",
+        fix="never",
     )
     presets: ClassVar[Mapping[str, SelectiveNetConfig]] = {
-        "cifar10": SELECTIVENET_CIFAR10,
-        "cifar10-paper": SELECTIVENET_CIFAR10_PAPER,
+        "cifar10": SelectiveNetConfig(),
+        "cifar10-paper": SelectiveNetConfig(divide=True),
     }
 
-    def __init__(self, config: SelectiveNetConfig = SELECTIVENET_CIFAR10) -> None:
-        self.config = config
-
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
-        """Train the three heads together; the model leaves with a ``selector``."""
+        """Train the three heads together; the returned model has a ``selector``."""
         config = self.config
         if run.train.batch_size // run.world < 2:
-            raise BadInput(
-                "SelectiveNet counts the coverage of a batch", expected="a batch size of at least 2 per device"
-            )
-        with run.seeds.borrowed("selector"):
+            what = "SelectiveNet needs the coverage of a batch"
+            raise InputError(what, expected="a batch size of at least 2 per device")
+        with run.seeds.seed_global_rng("selector"):
             attach_gate(model, config.width)
             auxiliary = nn.Linear(model.n_features, model.n_classes)
         model.add_module("auxiliary", auxiliary.to(next(model.head.parameters())))
@@ -103,19 +94,19 @@ class SelectiveNet:
             network = cast(Classifier, model)
             features = network.features(batch.x)
             logits: Tensor = network.head(features)
-            chosen = cast(Gate, network.selector)(features, logits).sigmoid()
+            selected = cast(Gate, network.selector)(features, logits).sigmoid()
             losses = cross_entropy(logits, batch.y, reduction="none")
-            every = cross_entropy(cast(nn.Linear, network.auxiliary)(features), batch.y)
-            return config.alpha * selective_loss(losses, chosen, config) + (1 - config.alpha) * every
+            auxiliary_loss = cross_entropy(cast(nn.Linear, network.auxiliary)(features), batch.y)
+            return config.alpha * selective_loss(losses, selected, config) + (1 - config.alpha) * auxiliary_loss
 
-        order = shuffled(len(data.train), run.seeds.child("train"))
+        order = shuffled_order(len(data.train), run.seeds.child("train"))
         minimise(model, run.loader(data.train, order), objective, run, Stage("train", static=True))
         del model.auxiliary
         return model
 
 
 class Gate(nn.Module):
-    """The selection head: from features to the log odds of keeping an example."""
+    """The selection head: from features to the log odds of selecting an example."""
 
     def __init__(self, n_features: int, width: int) -> None:
         super().__init__()
@@ -124,26 +115,23 @@ class Gate(nn.Module):
         self.layers = nn.Sequential(nn.Linear(n_features, width), nn.ReLU(), norm, nn.Linear(width, 1))
 
     def forward(self, features: Tensor, _logits: Tensor) -> Tensor:
-        """Return one score per example; higher is surer."""
+        """Return one score per example; higher is more confident."""
         odds: Tensor = self.layers(features)
         return odds.squeeze(1)
 
 
-def attach_gate(model: Classifier, width: int = SELECTIVENET_CIFAR10.width) -> None:
-    """Give a model an untrained selection head as its ``selector``; do so before loading weights that have one."""
+def attach_gate(model: Classifier, width: int = SelectiveNetConfig.width) -> None:
+    """Add an untrained selection head to a model as ``selector``; call it before loading weights that have one."""
     model.add_module("selector", Gate(model.n_features, width).to(next(model.head.parameters())))
 
 
-def selective_loss(losses: Tensor, chosen: Tensor, config: SelectiveNetConfig) -> Tensor:
-    """Return the loss of what is kept, and the price of keeping too little.
+def selective_loss(losses: Tensor, selected: Tensor, config: SelectiveNetConfig) -> Tensor:
+    """Return the loss of selected examples plus the penalty for a coverage below the target.
 
-    Args:
-        losses: of every example, shape ``(N,)``.
-        chosen: how much of every example is kept, 0 to 1, shape ``(N,)``.
-        config: target coverage, penalty, and whether to divide.
+    ``selected`` is the selection of every example, from 0 to 1.
     """
-    coverage = chosen.mean()
-    risk = (losses * chosen).mean()
+    coverage = selected.mean()
+    risk = (losses * selected).mean()
     if config.divide:
-        risk = risk / coverage.clamp(min=1e-6)  # a batch that is refused whole has no risk, and still pays
+        risk = risk / coverage.clamp(min=1e-6)  # a batch without selected examples has no risk, only the penalty
     return risk + config.penalty * (config.coverage - coverage).clamp(min=0) ** 2

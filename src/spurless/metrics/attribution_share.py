@@ -1,12 +1,12 @@
-r"""Attribution share: how much of what a model looks at lies in a region, such as the shortcut's.
+r"""Attribution share: the fraction of a model's attributions inside a region, such as the shortcut's pixels.
 
-Barsbey et al. 2025, sections 5 and E. Attributions, of any kind, become a map of sizes from 0 to 1 in each example;
-the share of a region is its sum over that of all. Over masks of core, spurious and noise pixels it says what the model
-uses; over the background, what lies beside the object; the entropy of the map, where no mask is known, how dispersed
-it is.
+Barsbey et al. 2025, sections 5 and E. Attributions of any kind are normalised to a map from 0 to 1 per example; the
+share of a region is its sum divided by that of the whole map. With masks of core, spurious and noise pixels it measures
+which of them the model uses; with a mask of the background, how much it uses the background. Without a mask, the
+entropy of the map measures how dispersed it is.
 
-The normalisation is captum's for pictures: divide by the size at which the sizes below it, in order, make up 98 % of
-the sum, and clip at 1. "2 % outliers" are thus a share of the attribution, not of the pixels: nothing is clipped where
+The normalisation is captum's for images: divide by the value at which the sorted values below it sum to 98 % of the
+total, and clip at 1. "2 % outliers" are thus a fraction of the attribution, not of the pixels: nothing is clipped if
 one pixel alone has more than 2 %.
 """
 
@@ -17,82 +17,67 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 
 OUTLIERS = 0.02
 
 
-def normalise(attributions: Tensor, *, signed: bool = False, outliers: float = OUTLIERS) -> Tensor:
-    """Return one map of sizes per example, from 0 to 1.
+def normalise(attributions: Tensor, *, cancel_channels: bool = False, outliers: float = OUTLIERS) -> Tensor:
+    """Return one map of absolute attributions per example, from 0 to 1.
 
     Args:
         attributions: ``(N, channels, height, width)``, whose channels are summed; or maps or rows without channels.
-        signed: whether channels cancel, as where captum's own function is given a colour image; by default their sizes
-            are summed.
-        outliers: the share of the sum that lies at or above what becomes 1.
+        cancel_channels: whether channels of opposite sign cancel, as in captum's function for a colour image; by
+            default their absolute values are summed.
+        outliers: the fraction of the total at or above the value that becomes 1.
 
     Example:
         >>> rows = torch.ones(1, 100)
-        >>> rows[0, -1] = 50.0  # a third of the sum: no outlier
+        >>> rows[0, -1] = 50.0  # a third of the total: not an outlier
         >>> normalise(rows)[0, -2:].tolist()
         [0.019999999552965164, 1.0]
         >>> rows[0, -1] = 2.0  # the last 2 %
         >>> normalise(rows)[0, -2:].tolist()
         [1.0, 1.0]
-
-    Raises:
-        BadInput: the attributions are not finite numbers, one map per example.
     """
     if not 0 <= outliers < 1:
-        raise BadInput("outliers must be a share", expected="from 0, below 1", got=outliers)
+        raise InputError("outliers must be a fraction", expected="from 0, below 1", got=outliers)
     if attributions.dim() < 2 or not attributions.numel() or not attributions.is_floating_point():
-        raise BadInput(
-            "attributions must be numbers, one map per example",
-            expected="float, (N, channels, height, width) or (N, d)",
-            got=f"{attributions.dtype} of shape {tuple(attributions.shape)}",
+        expected, got = (
+            "float, (N, channels, height, width) or (N, d)",
+            f"{attributions.dtype} {tuple(attributions.shape)}",
         )
+        raise InputError("attributions must be floats, one map per example", expected=expected, got=got)
     if not bool(attributions.isfinite().all()):
-        raise BadInput("an attribution is not finite", do="Look whether the weights have diverged.")
-    wide = (
-        attributions.float() if attributions.itemsize < 4 else attributions
-    )  # channels add up to more than half knows
-    size = wide if signed else wide.abs()
+        raise InputError("an attribution is not finite", hint="Check whether the weights have diverged.")
+    values = attributions.float() if attributions.itemsize < 4 else attributions  # sums would overflow half precision
+    size = values if cancel_channels else values.abs()
     size = (size.sum(dim=1) if size.dim() == 4 else size).abs()
     scale = _threshold(size.flatten(1), 1 - outliers).view(-1, *[1] * (size.dim() - 1))
     return torch.where(scale > 0, size / scale, 0).clamp(max=1)
 
 
 def region_share(maps: Tensor, mask: Tensor) -> Tensor:
-    """Return the share of each map that lies in a region, ``(N,)``; NaN for a map of zeros.
+    """Return the fraction of each map inside a region, ``(N,)``; NaN for a map of zeros.
 
-    Args:
-        maps: sizes, as :func:`normalise` returns them.
-        mask: True in the region; of the shape of one map, or of all of them.
+    The mask is True in the region, and has the shape of one map of :func:`normalise`, or of all maps.
 
     Example:
         >>> region_share(torch.tensor([[1.0, 1.0, 2.0], [0.0, 3.0, 1.0]]), torch.tensor([False, False, True]))
         tensor([0.5000, 0.2500])
-
-    Raises:
-        BadInput: the mask is no mask of these maps.
     """
     if mask.dtype != torch.bool or mask.shape not in (maps.shape, maps.shape[1:]):
-        raise BadInput(
-            "the region must be a mask of the maps",
-            expected=f"bool, {tuple(maps.shape[1:])} or {tuple(maps.shape)}",
-            got=f"{mask.dtype} of shape {tuple(mask.shape)}",
-        )
+        expected = f"bool, {tuple(maps.shape[1:])} or {tuple(maps.shape)}"
+        raise InputError("the mask does not fit the maps", expected=expected, got=f"{mask.dtype} {tuple(mask.shape)}")
     inside = torch.where(mask.to(maps.device), maps, 0).flatten(1).double().sum(dim=1)
     return (inside / maps.flatten(1).double().sum(dim=1)).float()
 
 
 def attribution_share(attributions: Tensor, regions: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the share of every region, by its name, averaged over the examples.
+    """Return the share of each region by name, averaged over the examples.
 
-    Args:
-        attributions: as for :func:`normalise`.
-        regions: masks, as for :func:`region_share`; "core", "spurious" and "noise" in the study. They may overlap, and
-            need not cover everything.
+    Regions are masks as for :func:`region_share`, which may overlap and need not cover the whole map; "core",
+    "spurious" and "noise" in the study.
 
     Example:
         >>> left = torch.tensor([[True, False]])
@@ -104,15 +89,13 @@ def attribution_share(attributions: Tensor, regions: Mapping[str, Tensor]) -> di
 
 
 def background_share(attributions: Tensor, background: Tensor) -> float:
-    """Return the share that lies in the background, averaged over the examples.
+    """Return the share of the background, averaged over the examples.
 
-    Args:
-        attributions: as for :func:`normalise`.
-        background: True beside the object, ``(N, height, width)`` where every image has its own; the study takes it
-            from a segmentation by DeepLabV3.
+    The mask is True outside the object, ``(N, height, width)`` if every image has its own. The study segments images
+    with DeepLabV3.
 
     Example:
-        >>> images = torch.tensor([[[[1.0, 1.0]]], [[[1.0, 3.0]]]])  # two, of one channel and two pixels
+        >>> images = torch.tensor([[[[1.0, 1.0]]], [[[1.0, 3.0]]]])  # two images of one channel and two pixels
         >>> background_share(images, torch.tensor([[[True, False]], [[False, True]]]))  # 1 / 2 and 3 / 4
         0.625
     """
@@ -120,9 +103,9 @@ def background_share(attributions: Tensor, background: Tensor) -> float:
 
 
 def attribution_entropy(attributions: Tensor) -> float:
-    """Return the entropy of the maps in nats, averaged over the examples: the higher, the more dispersed.
+    """Return the entropy of the maps in nats, averaged over the examples; higher is more dispersed.
 
-    Between 0, all on one pixel, and the logarithm of the number of pixels. A map of zeros is left out.
+    From 0, if one pixel has all attribution, to the logarithm of the number of pixels. Maps of zeros are skipped.
 
     Example:
         >>> attribution_entropy(torch.tensor([[0.0, 5.0, 0.0, 0.0]]))
@@ -135,39 +118,38 @@ def attribution_entropy(attributions: Tensor) -> float:
 
 
 def map_entropy(maps: Tensor) -> float:
-    """Return the same of maps that are normalised already: to do so again would clip the next 2 %.
+    """Return the entropy of maps that are already normalised; normalising again would clip another 2 %.
 
     Example:
-        >>> round(map_entropy(torch.tensor([[0.5, 0.5, 1.0], [0.0, 0.0, 0.0]])), 4)  # 1/4, 1/4, 1/2; zeros are left out
+        >>> round(map_entropy(torch.tensor([[0.5, 0.5, 1.0], [0.0, 0.0, 0.0]])), 4)  # 1/4, 1/4, 1/2; zeros are skipped
         1.0397
     """
-    share = maps.flatten(1).double()
-    share = share / share.sum(dim=1, keepdim=True)
-    return float(torch.special.entr(share).sum(dim=1).nanmean())
+    fractions = maps.flatten(1).double()
+    fractions = fractions / fractions.sum(dim=1, keepdim=True)
+    return float(torch.special.entr(fractions).sum(dim=1).nanmean())
 
 
 def spurious_utilisation(over_training: Iterable[Tensor], spurious: Tensor) -> Tensor:
-    """Return how much a neuron uses the shortcut at each checkpoint of a training, ``(checkpoints,)``.
+    """Return how much a neuron uses the shortcut at each checkpoint of a training run, ``(checkpoints,)``.
 
-    The study's figure 28 plots this number of one neuron, "computed via attribution methods", to show that large steps
-    reset it whenever it rises. We read it as the share of the neuron's attribution that lies on the spurious pixels.
+    The study's figure 28 plots it for one neuron, "computed via attribution methods", to show that large steps reset it
+    whenever it rises. We read it as the share of the spurious pixels in the neuron's attribution.
 
     Args:
-        over_training: for each checkpoint the attributions of that neuron's activation, as for :func:`normalise`; any
-            explainer's, of the neuron as the target in place of a logit. One checkpoint is held at a time.
-        spurious: True where the shortcut is.
+        over_training: for each checkpoint the attributions of that neuron's activation, as for :func:`normalise`.
+        spurious: True at the pixels of the shortcut.
 
     Example:
         >>> early, late = torch.tensor([[1.0, 3.0]]), torch.tensor([[3.0, -1.0]])
         >>> spurious_utilisation([early, late], torch.tensor([False, True]))
         tensor([0.7500, 0.2500])
     """
-    return torch.tensor([attribution_share(found, {"spurious": spurious})["spurious"] for found in over_training])
+    return torch.tensor([attribution_share(maps, {"spurious": spurious})["spurious"] for maps in over_training])
 
 
-def _threshold(rows: Tensor, share: float) -> Tensor:
-    """Return for each row the first number, in ascending order, at which the sum so far reaches a share of all."""
+def _threshold(rows: Tensor, fraction: float) -> Tensor:
+    """Return for each row the value, in ascending order, at which the running sum reaches a fraction of the total."""
     ordered = rows.double().sort(dim=1).values
     sums = ordered.cumsum(dim=1)
-    at = (sums < share * sums[:, -1:]).sum(dim=1, keepdim=True)
+    at = (sums < fraction * sums[:, -1:]).sum(dim=1, keepdim=True)
     return ordered.gather(1, at)[:, 0].to(rows.dtype)

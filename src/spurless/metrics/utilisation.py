@@ -1,13 +1,14 @@
-r"""Utilisation: how much each neuron uses the core feature and how much the shortcut, while the two go together.
+r"""Utilisation: how much each neuron uses the core feature and the shortcut on biased training data.
 
-Barsbey et al. 2025, section 6 and figure 13: under large learning rates an early focus on the shortcut is given up as
-conflicting examples come to own the loss. The figure shows "model statistics" through training and does not say which;
-section 3.3 takes selectivity for the use of a feature. We take both indices of :mod:`spurless.metrics.selectivity`, on
-train examples. There label and attribute nearly coincide, so that every pair of the two counts the same: a neuron that
-knows the label alone has no spurious utilisation, one that knows the attribute alone has nothing else.
+Barsbey et al. 2025, section 6 and figure 13: with large learning rates an early focus on the shortcut is given up once
+conflicting examples dominate the loss. The figure shows "model statistics" during training without defining them;
+section 3.3 measures the use of a feature by selectivity. We compute both indices of
+:mod:`spurless.metrics.selectivity` on train examples. Label and attribute nearly coincide there, so every pair of the
+two has the same weight: a neuron that depends on the label alone has no spurious utilisation, and one that depends on
+the attribute alone has no core utilisation.
 
-The appendix's figure 28 has the utilisation of one neuron "computed via attribution methods", which needs pixels that
-are the shortcut's own: that is :func:`spurless.metrics.attribution_share.spurious_utilisation`. A colour has none.
+The appendix's figure 28 shows the utilisation of one neuron "computed via attribution methods", which requires that the
+shortcut has its own pixels (a colour has none): :func:`spurless.metrics.attribution_share.spurious_utilisation`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.metrics.selectivity import selectivity
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -25,18 +26,14 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class Utilisation:
-    """How much every neuron uses either feature, from 0 to 1; all of shape ``(d,)``."""
+    """How much every neuron uses each feature, from 0 to 1; all of shape ``(d,)``."""
 
     spurious: Tensor
     core: Tensor
-    active: Tensor
-    """Whether any example activates the neuron."""
+    active: Tensor  # whether any example activates the neuron
 
     def numbers(self) -> dict[str, float]:
-        """Return the means over active neurons, and how those spread that use the shortcut; nothing if all are silent.
-
-        The last word of a key is a percentile.
-        """
+        """Return means over active neurons and percentiles (at the end of a key); empty if none is active."""
         if not bool(self.active.any()):
             return {}
         spurious, core = self.spurious[self.active], self.core[self.active]
@@ -46,30 +43,25 @@ class Utilisation:
 
 
 def utilisation(z: Tensor, y: Tensor, a: Tensor) -> Utilisation:
-    """Return how much every neuron uses label and attribute, each on its own.
+    """Return how much every neuron uses the attribute and the label.
 
-    Args:
-        z: sizes of activations, ``(N, d)``, none below 0.
-        y: labels, ``(N,)``.
-        a: attributes, ``(N,)``. With every pair the two are told apart exactly; a pair that does not occur is in no
-            mean.
+    ``z`` has absolute activations, ``(N, d)``. If every pair of label and attribute occurs, the two are separated
+    exactly; pairs that do not occur are skipped.
 
     Example:
         >>> y, a = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 1, 1, 0])
-        >>> z = torch.stack([y, a], dim=1).float()  # a neuron that knows the label, and one that knows the attribute
-        >>> found = utilisation(z, y, a)  # they agree in 6 of 8 examples
-        >>> found.spurious.round(decimals=4).tolist(), found.core.round(decimals=4).tolist()
+        >>> z = torch.stack([y, a], dim=1).float()  # one neuron is the label, the other the attribute
+        >>> result = utilisation(z, y, a)  # they agree in 6 of 8 examples
+        >>> result.spurious.round(decimals=4).tolist(), result.core.round(decimals=4).tolist()
         ([0.0, 1.0], [1.0, 0.0])
 
     Raises:
-        BadInput: as of ``selectivity``; or each attribute occurs with one label alone, or the other way round.
+        InputError: as for ``selectivity``; or each attribute occurs with only one label, or vice versa.
     """
     spurious, core = selectivity(z, a, balance=y), selectivity(z, y, balance=a)
     pairs = len(torch.unique(torch.stack([y, a]), dim=1).T)
     for one, other, given in (("attribute", "label", a), ("label", "attribute", y)):
         if pairs == len(torch.unique(given)):
-            raise BadInput(
-                f"each {one} occurs with one {other} alone, so that no neuron can be told to use either",
-                do="Pass examples that conflict too.",
-            )
+            what = f"each {one} occurs with only one {other}, so their use cannot be separated"
+            raise InputError(what, hint="Include conflicting examples.")
     return Utilisation(spurious.index, core.index, core.active)

@@ -1,53 +1,52 @@
-"""The table of models: to add one, write its file and add its row here. Nothing else changes."""
+"""Table of architectures, and the function that builds them. To add one, write its file and add its row here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from spurless.core.errors import BadInput, SpurlessError, UnknownName, first_line
-from spurless.core.options import configure
-from spurless.core.own_code import is_own, settled
+from spurless.core.config import configure
+from spurless.core.errors import InputError, SpurlessError, UnknownNameError, first_line
+from spurless.core.modules import Input, eval_mode
 from spurless.core.seeds import Seeds
-from spurless.models.classifier import Classifier, Input, evaluating
-from spurless.models.features import collect, logits_of_features
-from spurless.models.mlp import LinearConfig, MLPConfig, linear, mlp
-from spurless.models.own import OwnConfig, own_model
-from spurless.models.pooled_cnn import PooledCNNConfig, pooled_cnn
-from spurless.models.resnet_small import SmallResNetConfig, resnet20, resnet32
-from spurless.models.shapes import Shape
-from spurless.models.small_cnn import SmallCNNConfig, small_cnn
-from spurless.models.timm_zoo import TimmConfig, timm_model
-from spurless.models.token_mean import TokenMeanConfig, token_mean
-from spurless.models.torchvision_zoo import TorchvisionConfig, torchvision_model
-from spurless.models.transformers_zoo import TransformersConfig, transformers_model
-from spurless.models.vgg11 import VGG11Config, vgg11
+from spurless.core.user_code import is_user_code, resolve_user_code_name
+from spurless.data.split import Splits
+from spurless.models.classifier import Classifier
+from spurless.models.features import collect_features, compute_logits
+from spurless.models.pruning.compact import CompactModel, compact_model
+from spurless.models.user_model import UserModelConfig, build_user_model
 from spurless.models.weights import load_weights, save_weights
 from spurless.models.wrapping import wrap
+from spurless.models.zoo.cnn import PooledCNNConfig, SmallCNNConfig, VGG11Config, pooled_cnn, small_cnn, vgg11
+from spurless.models.zoo.mlp import LinearConfig, MLPConfig, linear, mlp
+from spurless.models.zoo.resnet_small import SmallResNetConfig, resnet20, resnet32
+from spurless.models.zoo.shapes import Shape
+from spurless.models.zoo.timm import TimmConfig, timm_model
+from spurless.models.zoo.token_mean import TokenMeanConfig, token_mean
+from spurless.models.zoo.torchvision import TorchvisionConfig, torchvision_model
+from spurless.models.zoo.transformers import TransformersConfig, transformers_model
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A row of the table: how a model is called, configured and built."""
+    """A row of the table: name, configuration and builder of a model."""
 
     name: str
     config: type[Any]
     builder: Callable[..., Classifier]
-    """(input_shape, n_classes, config) -> Classifier; a family takes the member's name first"""
+    """``(input_shape, n_classes, config) -> Classifier``; a family takes the name of the member first."""
     description: str
-    text: bool = False
-    """Whether it takes a dict of token ids and their mask rather than a tensor."""
-    own: bool = False
-    """Whether building it runs code of the user's own; see :mod:`spurless.core.own_code`."""
+    takes_text: bool = False  # whether the input is a dict with token ids and attention mask instead of a tensor
+    runs_user_code: bool = False  # whether building the model runs the user's code; see :mod:`spurless.core.user_code`
 
     @property
     def family(self) -> str | None:
-        """The prefix of the names, for a row that stands for many models."""
+        """The prefix of the names if the row is a family of models, else None."""
         prefix, colon, _ = self.name.partition(":")
         return prefix if colon else None
 
@@ -56,60 +55,34 @@ MODELS: dict[str, Architecture] = {
     row.name: row
     for row in (
         Architecture("linear", LinearConfig, linear, "one linear layer on the flattened input"),
-        Architecture("mlp", MLPConfig, mlp, "linear layers with an activation between them"),
+        Architecture("mlp", MLPConfig, mlp, "linear layers with activations between them"),
         Architecture("small-cnn", SmallCNNConfig, small_cnn, "four 3x3 convolutions and a hidden layer (MaskTune)"),
         Architecture(
-            "pooled-cnn", PooledCNNConfig, pooled_cnn, "three strided convolutions and a global average (DCWP)"
+            "pooled-cnn", PooledCNNConfig, pooled_cnn, "three strided convolutions and global average pooling (DCWP)"
         ),
         Architecture("vgg11-small", VGG11Config, vgg11, "VGG11 with one linear layer, no biases, no batch norm"),
         Architecture("resnet20", SmallResNetConfig, resnet20, "ResNet-20 for 32x32 images (He et al. 2016)"),
         Architecture("resnet32", SmallResNetConfig, resnet32, "ResNet-32 for 32x32 images (MaskTune)"),
         Architecture("torchvision:NAME", TorchvisionConfig, torchvision_model, "any torchvision classification model"),
         Architecture("timm:NAME", TimmConfig, timm_model, "any timm model with a linear head (extra: timm)"),
-        Architecture("token-mean", TokenMeanConfig, token_mean, "text: word vectors, averaged, and an MLP", text=True),
+        Architecture(
+            "token-mean", TokenMeanConfig, token_mean, "text: mean of word vectors and an MLP", takes_text=True
+        ),
         Architecture(
             "transformers:NAME",
             TransformersConfig,
             transformers_model,
             "text: an encoder of transformers, such as transformers:minilm or hf:FOLDER (extra: text)",
-            text=True,
+            takes_text=True,
         ),
     )
 }
-ALIASES = {"hf": "transformers"}
-"""Other words for families."""
-
-
-class Labelled(Protocol):
-    """Anything that names its labels, such as ``Groups``."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The name of every class."""
-
-
-class Showing(Protocol):
-    """Anything that can show an example, such as a split."""
-
-    def example(self, n: int = 2) -> Input:
-        """Return the first ``n`` inputs as the model would get them."""
-
-
-class Data(Protocol):
-    """What a model is built for: inputs of some shape, and so many classes."""
-
-    @property
-    def train(self) -> Showing:
-        """The split that shows an example."""
-
-    @property
-    def groups(self) -> Labelled:
-        """What names the classes."""
+ALIASES = {"hf": "transformers"}  # other names of families
 
 
 def build(
     name: str,
-    data: Data | None = None,
+    data: Splits | None = None,
     *,
     input_shape: Shape | None = None,
     n_classes: int | None = None,
@@ -118,8 +91,8 @@ def build(
 ) -> Classifier:
     """Build an untrained model for data, or for ``input_shape`` and ``n_classes``.
 
-    ``FILE.py:FACTORY`` and ``package.module:FACTORY`` run code of your own; see :mod:`spurless.models.own`.
-    The weights come from ``seed`` alone; the global generator is left as it was.
+    ``FILE.py:FACTORY`` and ``package.module:FACTORY`` run your own code; see :mod:`spurless.models.user_model`.
+    The initial weights depend on ``seed`` only; the global random generator is not changed.
 
     Example:
         >>> model = build("mlp", input_shape=(1, 28, 28), n_classes=10, depth=2, width=32)
@@ -127,121 +100,130 @@ def build(
         25408
 
     Raises:
-        UnknownName: no model has that name.
-        BadInput: an option is unknown, or the model cannot take such inputs.
+        UnknownNameError: no model has that name.
+        InputError: an option is unknown, or the model does not accept such inputs.
     """
-    row = _for_text(architecture_named(name), data)
+    row = _for_text(get_architecture(name), data)
     config = configure(row.config, options, name)
     shape, classes = _sizes(row, data, input_shape, n_classes)
     example = _example(row, data, shape)
     try:
-        with Seeds(seed).borrowed("init"):
-            model = row.builder(shape, classes, config, **({"example": example} if row.own else {}))
-        with evaluating(model), torch.no_grad():  # a net that cannot take the input says so now
+        with Seeds(seed).seed_global_rng("init"):
+            model = row.builder(shape, classes, config, **({"example": example} if row.runs_user_code else {}))
+        with eval_mode(model), torch.no_grad():  # raises now if the model does not accept the input
             model(example)
     except SpurlessError:
         raise
     except (RuntimeError, ValueError, AssertionError, IndexError) as error:
-        raise BadInput(
-            f"{name} cannot take inputs of shape {shape}: {first_line(error)}",
-            do="Tokenise the text as the encoder does: tokenizer=, max_length=."
-            if row.text
-            else "Most nets of a zoo are made for 3x224x224: enlarge the images, or use small-cnn or resnet20.",
+        raise InputError(
+            f"{name} does not accept inputs of shape {shape}: {first_line(error)}",
+            hint="Use the tokenizer of the encoder: tokenizer=, max_length=."
+            if row.takes_text
+            else "Most torchvision and timm models expect 3x224x224: resize the images, or use small-cnn or resnet20.",
         ) from error
     model.name = row.name
-    known = model.options if row.own else {}
+    known = model.options if row.runs_user_code else {}
     model.options = {"input_shape": shape, "n_classes": classes, **asdict(config), **known}
     model.verify(example)
     return model
 
 
-def architecture_named(name: str) -> Architecture:
-    """Return the row of that name; ``torchvision:NAME`` and the other families stand for all their members.
+def get_architecture(name: str) -> Architecture:
+    """Return the row of a model, of a member of a family such as ``torchvision:NAME``, or of a user's factory.
 
-    A factory has a row too, which is made here; none of its code is run for that.
+    The code of a factory is not run.
+
+    Raises:
+        UnknownNameError: no model has that name.
     """
     prefix, colon, member = name.partition(":")
     prefix = ALIASES.get(prefix, prefix)
     for row in MODELS.values():
         if colon and row.family == prefix and member:
             return replace(row, name=f"{prefix}:{member}", builder=partial(row.builder, member))
-    if is_own(name):
-        return Architecture(settled(name), OwnConfig, partial(own_model, name), "a module of your own", own=True)
+    if is_user_code(name):
+        full_name, builder = resolve_user_code_name(name), partial(build_user_model, name)
+        return Architecture(full_name, UserModelConfig, builder, "your own module", runs_user_code=True)
     if name not in MODELS or colon:
-        raise UnknownName("model", name, MODELS)
+        raise UnknownNameError("model", name, MODELS)
     return MODELS[name]
 
 
-def _for_text(row: Architecture, data: Data | None) -> Architecture:
-    """Return the row of a user's own module for the kind of data that it is to take."""
-    return replace(row, text=isinstance(data.train.example(1), dict)) if row.own and data is not None else row
+def _for_text(row: Architecture, data: Splits | None) -> Architecture:
+    """Return the row of a user's module with ``takes_text`` set by the data."""
+    if data is None or not row.runs_user_code:
+        return row
+    return replace(row, takes_text=isinstance(data.train.example(1), dict))
 
 
-def _sizes(row: Architecture, data: Data | None, input_shape: Shape | None, n_classes: int | None) -> tuple[Shape, int]:
+def _sizes(
+    row: Architecture, data: Splits | None, input_shape: Shape | None, n_classes: int | None
+) -> tuple[Shape, int]:
     name = row.name
     if data is not None:
         input_shape = _shape(row, data.train.example(1)) if input_shape is None else input_shape
         n_classes = len(data.groups.labels) if n_classes is None else n_classes
     if input_shape is None or n_classes is None:
-        raise BadInput(f"{name} needs to know its inputs", do="Pass data, or both input_shape= and n_classes=.")
+        raise InputError(f"the inputs of {name} are not known", hint="Pass data, or both input_shape= and n_classes=.")
     shape = tuple(int(side) for side in input_shape)
     if not shape or min(shape) < 1:
-        raise BadInput("the input shape is empty", expected="for example (3, 28, 28)", got=shape)
+        raise InputError("the input shape is empty", expected="for example (3, 28, 28)", got=shape)
     if n_classes < 2:
-        raise BadInput(f"{name} needs at least 2 classes", got=n_classes)
+        raise InputError(f"{name} needs at least 2 classes", got=n_classes)
     return shape, n_classes
 
 
 def _shape(row: Architecture, example: Input) -> Shape:
-    """Return the shape of one input; of text, how many token ids it has."""
-    if not row.text:
+    """Return the shape of one input; for text, the number of token ids."""
+    if not row.takes_text:
         if isinstance(example, dict):
-            raise BadInput(
-                f"{row.name} takes tensors, and this data is a dict of them (text)",
-                do="Use token-mean or transformers:NAME, or wrap a transformers model: "
+            raise InputError(
+                f"{row.name} takes tensors, but the data are text (a dict of tensors)",
+                hint="Use token-mean or transformers:NAME, or wrap a transformers model: "
                 "wrap(AutoModelForSequenceClassification.from_pretrained(...)).",
             )
-        if not row.own and not example.is_floating_point():
-            raise BadInput(
-                f"{row.name} takes fractions, and these inputs are whole numbers",
+        if not row.runs_user_code and not example.is_floating_point():
+            raise InputError(
+                f"{row.name} takes floating-point inputs, but the inputs are integers",
                 got=str(example.dtype).removeprefix("torch."),
-                do="Store numbers as float32, and images as uint8.",
+                hint="Store features as float32 and images as uint8.",
             )
         return tuple(example.shape[1:])
     if not isinstance(example, dict) or not {"input_ids", "attention_mask"} <= example.keys():
-        raise BadInput(
+        raise InputError(
             f"{row.name} takes text",
             expected="a dict with input_ids and attention_mask",
             got=", ".join(example) if isinstance(example, dict) else f"a tensor of shape {tuple(example.shape)}",
-            do="Load text with from_texts, or a CSV with --text COLUMN; for images use small-cnn or torchvision:NAME.",
+            hint="Load text with from_texts or --text COLUMN; for images, use small-cnn or torchvision:NAME.",
         )
     return tuple(example["input_ids"].shape[1:])
 
 
-def _example(row: Architecture, data: Data | None, shape: Shape) -> Input:
-    """Return an input to try a model on: of text a real one, since token ids must be in its vocabulary."""
+def _example(row: Architecture, data: Splits | None, shape: Shape) -> Input:
+    """Return a test input; for text a real one, because token ids must be in the vocabulary."""
     example = None if data is None else data.train.example(2)
-    if not row.text:
+    if not row.takes_text:
         return torch.zeros(1, *shape, dtype=example.dtype if isinstance(example, Tensor) else None)
     if len(shape) != 1:
-        raise BadInput(f"{row.name} takes text", expected="an input shape such as (128,), its tokens", got=shape)
+        expected = "an input shape such as (128,), the number of tokens"
+        raise InputError(f"{row.name} takes text", expected=expected, got=shape)
     if isinstance(example, dict) and tuple(example["input_ids"].shape[1:]) == shape:
         return example
-    return {
-        "input_ids": torch.full((1, *shape), 2),  # 0 or 1 may be padding, which has no position
-        "attention_mask": torch.ones(1, *shape, dtype=torch.long),
-    }
+    ids = torch.full((1, *shape), 2)  # 0 or 1 may be padding, which has no position
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 __all__ = [
     "MODELS",
     "Architecture",
     "Classifier",
-    "architecture_named",
+    "CompactModel",
     "build",
-    "collect",
+    "collect_features",
+    "compact_model",
+    "compute_logits",
+    "get_architecture",
     "load_weights",
-    "logits_of_features",
     "save_weights",
     "wrap",
 ]

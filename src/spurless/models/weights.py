@@ -1,4 +1,4 @@
-"""Weights: a model's parameters on disk, as safetensors, whole or not at all; pickles are not opened."""
+"""Save and load the weights of a model as safetensors; pickles are not opened."""
 
 from __future__ import annotations
 
@@ -14,35 +14,31 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.files import replace_file
-from spurless.models.classifier import Classifier, head_places
-from spurless.models.masks import is_pruned, make_permanent, make_plain
+from spurless.models.classifier import Classifier, find_head_slots
+from spurless.models.pruning.masks import is_pruned, make_permanent, remove_parametrization
 
-BATCHES = ".num_batches_tracked"
+BATCH_COUNT_SUFFIX = ".num_batches_tracked"
 
 
 def save_weights(
     path: Path | str, model: Classifier, *, seed: int | None = None, data: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model's weights, replacing the file in one step; pruned weights are written as zeros.
+    """Write the weights of a model, replacing the file atomically; pruned weights are written as zeros.
 
-    The header says what :func:`weights_info` returns.
-
-    Args:
-        path: the file.
-        model: whose weights.
-        seed: of the run that made them, by which data may have been cut.
-        data: what the record of that run says of the data; the names of classes and columns are kept.
+    The header contains what :func:`read_weights_info` returns.
+    ``seed`` is the seed of the run, by which the data may have been split. Of ``data``, the data section of the record,
+    the names of classes and columns are stored.
 
     Raises:
-        BadInput: the place cannot be written.
+        InputError: the file cannot be written.
     """
     path = Path(path)
     if is_pruned(model):
         model = deepcopy(model)
         make_permanent(model)
-    # copies, because tied weights share memory, which the format does not know
+    # copies, because tied weights share memory, which safetensors does not support
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
     info = {
         "name": model.name,
@@ -65,68 +61,65 @@ def save_weights(
 
 
 def load_weights(path: Path | str, model: Classifier) -> None:
-    """Read weights into a model, in place; nothing changes unless all of them fit.
+    """Load weights into a model, in place; nothing changes unless all of them fit.
 
-    The file may hold the names of the classifier, or those of the module that was wrapped, all of them after a word
-    that something around it has put there (``module.``, ``_orig_mod.``). How many batches a norm has seen may be
-    missing, as it is in files of old. A head that a method fitted anew is a plain layer with a bias of its own, and so
-    is the model's then.
+    The file may contain the names of the classifier or of the wrapped module, also with a prefix such as ``module.``
+    or ``_orig_mod.``. The batch counts of norms may be missing, as in old files. If a method has replaced the head by a
+    plain layer with a bias, the head of the model becomes one too.
 
     Raises:
-        BadInput: the file is missing, is a pickle, or does not fit the model.
+        InputError: the file is missing, is a pickle, or does not fit the model.
     """
     path = Path(path)
     if is_pruned(model):
-        raise BadInput("the model is pruned", where=path, do="Load into a fresh model, then prune it.")
-    info = weights_info(path)
+        raise InputError("the model is pruned", where=path, hint="Load into an untrained model, then prune it.")
+    info = read_weights_info(path)
     state = model.state_dict(keep_vars=True)
     tensors = load_file(path)
-    namings = (tensors, _bare(tensors), _bare(_bare(tensors)))
-    given = min((_fitting(names, model, state) for names in namings), key=lambda names: _odd(names, state))
+    namings = (tensors, _remove_prefix(tensors), _remove_prefix(_remove_prefix(tensors)))
+    candidates = (_to_classifier_names(names, model, state) for names in namings)
+    given = min(candidates, key=lambda names: _count_mismatches(names, state))
     _complete_ties(given, state)
-    head = _head_as_in(given, model, state)
+    head = _match_head(given, model, state)
     if head is not model.head:
         others = {name: value for name, value in state.items() if not name.startswith("head.")}
         state = others | {f"head.{name}": value for name, value in head.state_dict(keep_vars=True).items()}
-    given |= {name: state[name].detach() for name in state.keys() - given.keys() if name.endswith(BATCHES)}
-    problems = _problems(given, state)
+    given |= {name: state[name].detach() for name in state.keys() - given.keys() if name.endswith(BATCH_COUNT_SUFFIX)}
+    problems = _find_problems(given, state)
     if problems:
-        raise BadInput(
+        raise InputError(
             f"the weights do not fit {model.name}: {'; '.join(problems)}",
             where=path,
-            do=f"The file was saved from {info['name']!r}; build or wrap the same model." if "name" in info else "",
+            hint=f"The file was saved from {info['name']!r}; build or wrap the same model." if "name" in info else "",
         )
     model.head = head
-    restore(model, given)
+    load_tensors(model, given)
     model.trained = bool(info.get("trained", True))
 
 
-def restore(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load tensors that are named as the module's own, in place.
+def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load tensors that have the names of the module's state dict, in place.
 
-    Files and copies do not hold the versions of the layers, and some refuse to load without theirs (MNASNet).
+    Files do not contain the versions of the layers, without which some do not load (MNASNet).
     """
     state: OrderedDict[str, Tensor] = OrderedDict(tensors)
-    state._metadata = module.state_dict(keep_vars=True)._metadata  # type: ignore[attr-defined]  # where torch looks
+    state._metadata = module.state_dict(keep_vars=True)._metadata  # type: ignore[attr-defined]  # torch reads it
     module.load_state_dict(state)
 
 
-def weights_info(path: Path | str) -> dict[str, Any]:
-    """Return what a file says of its model: name, options, n_classes, head_path, trained.
+def read_weights_info(path: Path | str) -> dict[str, Any]:
+    """Return the header of a file: name, options, n_classes, head_path, trained.
 
-    If they are known, also the seed, the names of the classes (labels) and of the columns of a table (features).
-
-    Raises:
-        BadInput: the file is missing, is a pickle, or is no safetensors file.
+    If known, also the seed, the names of the classes (labels) and of the columns of a table (features).
     """
     path = Path(path)
     if not path.is_file():
-        raise BadInput("no such file", where=path, expected="a .safetensors file")
+        raise InputError("no such file", where=path, expected="a .safetensors file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
     except (OSError, SafetensorError) as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_error(path, error) from None
     try:
         info = json.loads(metadata.get("spurless", "{}"))
     except ValueError:
@@ -134,88 +127,87 @@ def weights_info(path: Path | str) -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def _bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors without the word before the first dot that all names share: parallel and compiled modules."""
-    words = {name.partition(".")[0] for name in tensors}
-    return {name.partition(".")[2]: value for name, value in tensors.items()} if len(words) == 1 else tensors
+def _remove_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Remove the first part of all names if they share it, as parallel and compiled modules add one."""
+    prefixes = {name.partition(".")[0] for name in tensors}
+    return {name.partition(".")[2]: value for name, value in tensors.items()} if len(prefixes) == 1 else tensors
 
 
-def _odd(given: dict[str, Tensor], state: dict[str, Any]) -> int:
-    """Count the names that one side lacks."""
+def _count_mismatches(given: dict[str, Tensor], state: dict[str, Any]) -> int:
     return len(given.keys() ^ state.keys())
 
 
-def _fitting(tensors: dict[str, Tensor], model: Classifier, state: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors under the classifier's names, whichever of the two namings fits better."""
+def _to_classifier_names(tensors: dict[str, Tensor], model: Classifier, state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors under the names of the classifier or of the wrapped module; the better match is used."""
     if model.head_path is None:
         return tensors
-    places = [f"{place}." for place in head_places(model.backbone)] or [""]
+    slots = [f"{slot}." for slot in find_head_slots(model.backbone)] or [""]
     renamed = {}
     for name, value in tensors.items():
-        place = next((place for place in places if name.startswith(place)), None)
-        renamed[f"backbone.{name}" if place is None else f"head.{name.removeprefix(place)}"] = value
-    return min((tensors, renamed), key=lambda names: _odd(names, state))
+        slot = next((slot for slot in slots if name.startswith(slot)), None)
+        renamed[f"backbone.{name}" if slot is None else f"head.{name.removeprefix(slot)}"] = value
+    return min((tensors, renamed), key=lambda names: _count_mismatches(names, state))
 
 
 def _complete_ties(given: dict[str, Tensor], state: dict[str, Any]) -> None:
-    """Add the names that a file left out because they share the tensor of one that it has."""
+    """Add names that a file leaves out because their tensor is tied to one that it has."""
     by_tensor = {id(state[name]): given[name] for name in given if name in state}
     for name, parameter in state.items():
         if name not in given and id(parameter) in by_tensor:
             given[name] = by_tensor[id(parameter)]
 
 
-def _head_as_in(given: dict[str, Tensor], model: Classifier, state: dict[str, Any]) -> nn.Module:
-    """Return the model's head, or one for a head that a method fitted anew: plain, with a bias, tied to nothing."""
+def _match_head(given: dict[str, Tensor], model: Classifier, state: dict[str, Any]) -> nn.Module:
+    """Return the head of the model, or a plain head with a bias if the file has one that a method has replaced."""
     head = model.head
     if not isinstance(head, nn.Linear) or "head.weight" not in given:
         return head
-    biased = "head.bias" in given and head.bias is None
-    if not biased and "head.weight" in state and not _torn(given, state, "head.weight"):
+    adds_bias = "head.bias" in given and head.bias is None
+    if not adds_bias and "head.weight" in state and not _find_untied(given, state, "head.weight"):
         return head
-    head = deepcopy(head)  # by itself, and so tied to nothing
-    make_plain(head)
-    if biased:
+    head = deepcopy(head)  # copied alone, so that it is not tied
+    remove_parametrization(head)
+    if adds_bias:
         head.bias = nn.Parameter(head.weight.detach().new_zeros(head.out_features), head.weight.requires_grad)
     return head
 
 
-def _torn(given: dict[str, Tensor], state: dict[str, Any], name: str) -> str | None:
-    """Return another name of the same tensor, for which the file has other numbers."""
-    twins = [other for other in given if other != name and state.get(other) is state[name]]
-    return next((other for other in twins if not torch.equal(given[other], given[name])), None)
+def _find_untied(given: dict[str, Tensor], state: dict[str, Any], name: str) -> str | None:
+    """Return another name of the same tensor for which the file has other values, or None."""
+    tied = [other for other in given if other != name and state.get(other) is state[name]]
+    return next((other for other in tied if not torch.equal(given[other], given[name])), None)
 
 
-def _problems(given: dict[str, Tensor], state: dict[str, Any]) -> list[str]:
+def _find_problems(given: dict[str, Tensor], state: dict[str, Any]) -> list[str]:
     shapes = [
         f"{name} is {tuple(given[name].shape)} and should be {tuple(value.shape)}"
         for name, value in state.items()
         if name in given and given[name].shape != value.shape
     ]
-    found = [f"missing {_some(state.keys() - given.keys())}"] if state.keys() - given.keys() else []
-    found += [f"unexpected {_some(given.keys() - state.keys())}"] if given.keys() - state.keys() else []
-    torn = ((name, _torn(given, state, name)) for name in sorted(given.keys() & state.keys()))
-    found += [
-        f"{name} and {other} differ and should be one" for name, other in torn if other is not None and name < other
+    problems = [f"missing {_list_names(state.keys() - given.keys())}"] if state.keys() - given.keys() else []
+    problems += [f"unexpected {_list_names(given.keys() - state.keys())}"] if given.keys() - state.keys() else []
+    untied = ((name, _find_untied(given, state, name)) for name in sorted(given.keys() & state.keys()))
+    problems += [
+        f"{name} and {other} differ and should be one" for name, other in untied if other is not None and name < other
     ]
-    return found + shapes[:5] + ([f"and {len(shapes) - 5} more of the wrong shape"] if len(shapes) > 5 else [])
+    return problems + shapes[:5] + ([f"and {len(shapes) - 5} more of the wrong shape"] if len(shapes) > 5 else [])
 
 
-def _some(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     ordered = sorted(names)
     return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")
 
 
-def _unreadable(path: Path, error: Exception) -> BadInput:
+def _unreadable_error(path: Path, error: Exception) -> InputError:
     with path.open("rb") as file:
         start = file.read(4)
     pickled = start.startswith(b"PK\x03\x04") or (len(start) > 1 and start[0] == 0x80 and start[1] in range(2, 6))
     if pickled:
-        return BadInput(
-            "the file is a pickle, which can run any code when it is opened, so it is not",
+        return InputError(
+            "the file is a pickle, which can run any code when opened",
             where=path,
             expected="a .safetensors file",
-            do="Convert it once, if you trust where it came from: "
+            hint="Convert it once, if you trust its source: "
             "model.load_state_dict(torch.load(path, weights_only=True)), then save_weights(new_path, wrap(model)).",
         )
-    return BadInput(f"the file is not a whole safetensors file: {error}", where=path)
+    return InputError(f"the file is not a complete safetensors file: {error}", where=path)

@@ -1,4 +1,4 @@
-"""Audit page: what an audit found as one self-contained page, and in brief for a notebook."""
+"""Write an audit as one self-contained HTML page, or as short HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -9,37 +9,42 @@ from pathlib import Path
 from typing import Any
 
 from spurless.core.figures import Section
+from spurless.core.files import replace_text
 from spurless.core.findings import Audit, Finding, Suspect
 from spurless.core.records import Record
-from spurless.reporting.arms import number
-from spurless.reporting.audit_cards import FLAGGED, audit_stats, audit_title, finding_cards, in_order, spoken, suspected
-from spurless.reporting.audit_words import STATES, opinion, state, suspects_csv
-from spurless.reporting.charts import before_after as before_after_chart
-from spurless.reporting.charts import shown_groups
-from spurless.reporting.page import TEMPLATES, embed, fill, house, write_page
-from spurless.reporting.sections import shown_picture, shown_sections
+from spurless.reporting.aggregate import finite_number
+from spurless.reporting.audit_text import (
+    FLAGGED,
+    STATES,
+    audit_stats,
+    audit_title,
+    count_suspected,
+    finding_cards,
+    finding_state,
+    format_key,
+    sort_findings,
+    summarize_audit,
+    suspects_csv,
+)
+from spurless.reporting.charts import draw_before_after as before_after_chart
+from spurless.reporting.charts import select_groups
+from spurless.reporting.format import clean_name, format_count, format_duration, format_number, join_words
+from spurless.reporting.page import embed_json, fill_template, read_asset, render_template
+from spurless.reporting.sections import picture_context, section_contexts
 from spurless.reporting.summary import Summary, summarise
-from spurless.reporting.tables import group_rows, settings
-from spurless.reporting.words import duration, listed, name, plain, plural
+from spurless.reporting.tables import format_settings, group_rows
 
-LARGEST = 8_000_000
-"""bytes of a page; pictures that do not fit are left out, and the page says so"""
-BLANK = "data:,"
-"""in the place of a picture while the page is weighed"""
-NOTE = 20_000
-"""bytes kept for saying so"""
-MOST_SUSPECTS = 240
-"""that a page shows; the CSV has all"""
-STEP = 24
-"""suspects shown at once"""
-MOST_CSV = 500_000
-"""characters of the list that the page carries for download"""
-TEXT = 400
-LONG = 2000
-TINY = 64
-"""pixels; a smaller picture is shown in squares rather than blurred"""
-FEW = 12
-CAPTION = "Each line runs from the worst group to the average; a short line high up is what a fair model looks like."
+MAX_PAGE_BYTES = 8_000_000  # bytes of a page; pictures that do not fit are left out, with a note
+NO_IMAGE = "data:,"  # source of pictures while the size of the page is measured
+RESERVED_BYTES = 20_000  # bytes for that note
+MAX_SUSPECTS = 240  # suspects on a page; the CSV has all
+SUSPECTS_PER_STEP = 24  # suspects that are added to the gallery at a time
+MAX_CSV_LENGTH = 500_000  # characters of the list that can be downloaded from the page
+MAX_TEXT = 400
+MAX_LIMIT_TEXT = 2000
+MIN_SMOOTH_WIDTH = 64  # pixels; smaller pictures are scaled without smoothing
+MAX_LIST_ITEMS = 12
+CAPTION = "Each line connects worst group and average; a fair model has a short line at the right."
 
 
 def write_audit(
@@ -50,19 +55,19 @@ def write_audit(
     before_after: Sequence[Record] = (),
     sections: Sequence[Section] = (),
 ) -> Path:
-    """Write one page about an audit and return its path; the file appears whole or not at all.
+    """Write one page about an audit and return its path; the file is written completely or not at all.
 
     Args:
-        path: of the page.
-        audit: what was found.
-        title: of the page; by default what the model and the data are called.
-        before_after: records of the model before and after a repair, the one before first; shown as group tables.
-        sections: shown after the findings, in their order: text, pictures and charts of your own.
+        path: path of the page.
+        audit: the result of ``audit``.
+        title: title of the page; by default with the names of model and data.
+        before_after: records of the model before and after a repair, for a table of groups.
+        sections: further text, pictures and charts, which are shown after the findings.
 
     Raises:
-        BadInput: a picture is no PNG, a chart has no data, or the place cannot be written.
+        InputError: a picture is not a PNG, a chart has no data, or the file cannot be written.
     """
-    return write_page(path, render_audit(audit, title=title, before_after=before_after, sections=sections))
+    return replace_text(path, render_audit(audit, title=title, before_after=before_after, sections=sections))
 
 
 def render_audit(
@@ -71,123 +76,117 @@ def render_audit(
     title: str | None = None,
     before_after: Sequence[Record] = (),
     sections: Sequence[Section] = (),
-    story: Mapping[str, Any] | None = None,
+    repair: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the page as text; the same audit gives the same text. A ``story`` of a repair goes before the audit."""
+    """Return the page as HTML; the same audit gives the same text. The context of a ``repair`` is shown first."""
     from markupsafe import Markup
 
-    suspects = [_suspect(suspect) for suspect in audit.suspects[:MOST_SUSPECTS]]
+    suspects = [_suspect_context(suspect) for suspect in audit.suspects[:MAX_SUSPECTS]]
     cards = finding_cards(audit, {suspect["row"] for suspect in suspects})
-    repairs = [_repair(summary) for summary in summarise(before_after)] if before_after else []
-    extra = shown_sections(sections)
+    comparisons = [_comparison_context(summary) for summary in summarise(before_after)] if before_after else []
+    extra = section_contexts(sections)
     parts = [part for card in cards for part in card["parts"]]
-    words: dict[str, Any] = {
-        "title": name(title, 120) if title else audit_title(audit.facts),
-        "opinion": opinion(audit),
+    context: dict[str, Any] = {
+        "title": clean_name(title, 120) if title else audit_title(audit.facts),
+        "summary": summarize_audit(audit),
         "stats": audit_stats(audit),
         "cards": [card for card in cards if card["state"] in FLAGGED],
         "folded": [card for card in cards if card["state"] not in FLAGGED],
         "suspects": suspects,
-        "gallery": _gallery(audit, suspects),
-        "list": Markup(embed(_list(audit))),
-        "repairs": repairs,
-        "story": story or {},
-        "facts": [
-            ("Time" if key == "seconds" else spoken(key), _fact(key, value)) for key, value in audit.facts.items()
-        ],
-        "limits": [name(limit, LONG) for limit in audit.limits],
-        "own_style": Markup(
-            "".join((TEMPLATES / n).read_text(encoding="utf-8") for n in ("findings.css", "audit.css"))
-        ),
-        "own_script": Markup((TEMPLATES / "audit.js").read_text(encoding="utf-8")),
+        "gallery": _gallery_context(audit, suspects),
+        "list": Markup(embed_json(_csv_for_download(audit))),
+        "comparisons": comparisons,
+        "repair": repair or {},
+        "facts": [_format_fact(key, value) for key, value in audit.facts.items()],
+        "limits": [clean_name(limit, MAX_LIMIT_TEXT) for limit in audit.limits],
+        "extra_style": read_asset("findings.css") + read_asset("audit.css"),
+        "extra_script": read_asset("audit.js"),
     }
     charts = [part for part in parts if part["kind"] == "chart"]
-    charts += [part for repair in repairs for part in repair["parts"]]
-    return _within([part for part in parts if part["kind"] == "picture"], words, charts, extra)
+    charts += [part for comparison in comparisons for part in comparison["parts"]]
+    return _render_within_limit([part for part in parts if part["kind"] == "picture"], context, charts, extra)
 
 
 def audit_html(audit: Audit) -> str:
-    """Return the verdict and the findings as a short piece of HTML without scripts, for a notebook."""
-    findings = in_order(audit)
-    text: str = (
-        house()
-        .get_template("audit_brief.html")
-        .render(
-            opinion=opinion(audit),
-            rows=[_brief(finding, audit) for finding in findings if finding.flagged],
-            rest=plural(sum(not finding.flagged for finding in findings), "other question"),
-            some=any(not finding.flagged for finding in findings),
-            suspects=plural(suspected(audit), "suspected example") if audit.suspects else "",
-        )
+    """Return verdict and findings as short HTML without scripts, for a notebook."""
+    findings = sort_findings(audit)
+    return render_template(
+        "audit_brief.html",
+        summary=summarize_audit(audit),
+        rows=[_brief_row(finding, audit) for finding in findings if finding.flagged],
+        n_other=sum(not finding.flagged for finding in findings),
+        suspects=format_count(count_suspected(audit), "suspected example") if audit.suspects else "",
     )
-    return text
 
 
-def _within(
-    evidence: list[dict[str, Any]], words: dict[str, Any], charts: list[dict[str, Any]], extra: list[dict[str, Any]]
+def _render_within_limit(
+    evidence: list[dict[str, Any]], context: dict[str, Any], charts: list[dict[str, Any]], extra: list[dict[str, Any]]
 ) -> str:
-    """Fill the page with as many pictures as it may carry, those that are seen first before the others."""
-    thumbs = [suspect["picture"] for suspect in words["suspects"] if suspect["picture"]]
-    heats = [suspect["heat"] for suspect in words["suspects"] if suspect["heat"]]
-    pictures = [*thumbs[:STEP], *evidence, *heats[:STEP], *thumbs[STEP:], *heats[STEP:]]
+    """Fill the page with as many pictures as fit, starting with those that are visible first."""
+    thumbs = [suspect["picture"] for suspect in context["suspects"] if suspect["picture"]]
+    heat_maps = [suspect["heat"] for suspect in context["suspects"] if suspect["heat"]]
+    n = SUSPECTS_PER_STEP
+    pictures = [*thumbs[:n], *evidence, *heat_maps[:n], *thumbs[n:], *heat_maps[n:]]
     sources = [picture["src"] for picture in pictures]
     for picture in pictures:
-        picture["src"] = BLANK
-    left = LARGEST - NOTE - len(fill("audit.html", charts, extra, left_out="", **words).encode("utf-8", "replace"))
-    lost = 0
+        picture["src"] = NO_IMAGE
+    empty = fill_template("audit.html", charts, extra, left_out="", **context).encode("utf-8", "replace")
+    left = MAX_PAGE_BYTES - RESERVED_BYTES - len(empty)
+    n_left_out = 0
     for picture, source in zip(pictures, sources, strict=True):
         fits = len(source) <= left
-        picture["src"], left, lost = source if fits else "", left - fits * len(source), lost + (not fits)
-    return fill("audit.html", charts, extra, left_out=plural(lost, "picture") if lost else "", **words)
+        picture["src"] = source if fits else ""
+        left, n_left_out = left - fits * len(source), n_left_out + (not fits)
+    left_out = format_count(n_left_out, "picture") if n_left_out else ""
+    return fill_template("audit.html", charts, extra, left_out=left_out, **context)
 
 
-def _brief(finding: Finding, audit: Audit) -> dict[str, str]:
+def _brief_row(finding: Finding, audit: Audit) -> dict[str, str]:
     return {
-        "title": name(finding.title, 300),
-        "word": STATES[state(finding, audit)],
+        "title": clean_name(finding.title, 300),
+        "state_label": STATES[finding_state(finding, audit)],
         "severity": f"{finding.severity:.2f}",
-        "p": plain(finding.p),
+        "p": format_number(finding.p),
     }
 
 
-def _suspect(suspect: Suspect) -> dict[str, Any]:
-    score = number(suspect.score)
-    picture = shown_picture(suspect.picture) if suspect.picture else None
+def _suspect_context(suspect: Suspect) -> dict[str, Any]:
+    score = finite_number(suspect.score)
+    picture = picture_context(suspect.picture) if suspect.picture else None
     return {
         "row": suspect.row,
-        "label": name(suspect.label),
-        "predicted": name(suspect.predicted),
-        "wrong": suspect.label != suspect.predicted,
+        "label": clean_name(suspect.label),
+        "predicted": clean_name(suspect.predicted),
+        "is_wrong": suspect.label != suspect.predicted,
         "score": "n/a" if score is None else f"{score:.2f}",
         "width": round(100 * min(1.0, max(0.0, score or 0.0)), 1),
         "suspected": suspect.suspected,
-        "attribute": None if suspect.attribute is None else name(suspect.attribute),
-        "file": name(suspect.file, 160) if suspect.file else "",
-        "text": name(suspect.text, TEXT) if suspect.text else "",
+        "attribute": None if suspect.attribute is None else clean_name(suspect.attribute),
+        "file": clean_name(suspect.file, 160) if suspect.file else "",
+        "text": clean_name(suspect.text, MAX_TEXT) if suspect.text else "",
         "picture": picture,
-        "tiny": picture is not None and _width(picture["src"]) <= TINY,
-        "heat": shown_picture(suspect.heat) if suspect.heat else None,
+        "is_small": picture is not None and _image_width(picture["src"]) <= MIN_SMOOTH_WIDTH,
+        "heat": picture_context(suspect.heat) if suspect.heat else None,
         "raw": {"label": suspect.label, "predicted": suspect.predicted},
     }
 
 
-def _width(source: str) -> int:
-    """Return how many pixels wide a picture is, from the head of its PNG."""
+def _image_width(source: str) -> int:
     return int.from_bytes(b64decode(source.partition(",")[2][:32])[16:20])
 
 
-def _gallery(audit: Audit, suspects: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the filters offer; a choice is known by its number, so that no name needs to be an attribute."""
-    offers = {}
+def _gallery_context(audit: Audit, suspects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the options of the filters; options are numbered, so that names need not be HTML attributes."""
+    options = {}
     for key in ("label", "predicted"):
         counts = Counter(suspect["raw"][key] for suspect in suspects)
-        numbers = {value: place for place, value in enumerate(counts)}
-        offers[key] = [(numbers[value], name(value, 40), f"{count:,}") for value, count in counts.items()]
+        numbers = {value: number for number, value in enumerate(counts)}
+        options[key] = [(numbers[value], clean_name(value, 40), f"{count:,}") for value, count in counts.items()]
         for suspect in suspects:
             suspect[f"{key}_number"] = numbers[suspect["raw"][key]]
     return {
-        "offers": offers,
-        "step": STEP,
+        "options": options,
+        "step": SUSPECTS_PER_STEP,
         "count": len(suspects),
         "hidden": len(audit.suspects) - len(suspects),
         "suspected": sum(suspect["suspected"] for suspect in suspects),
@@ -196,37 +195,38 @@ def _gallery(audit: Audit, suspects: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _list(audit: Audit) -> str:
-    """Return the list for download; a very long one is left to :func:`write_suspects`."""
+def _csv_for_download(audit: Audit) -> str:
+    """Return the CSV for download; empty if it is too long, see :func:`write_suspects`."""
     text = suspects_csv(audit) if audit.suspects else ""
-    return text if len(text) <= MOST_CSV else ""
+    return text if len(text) <= MAX_CSV_LENGTH else ""
 
 
-def _repair(summary: Summary) -> dict[str, Any]:
-    """Return the group table of one study, and the chart above it."""
-    study, chart = summary.study, before_after_chart(summary.study)
+def _comparison_context(summary: Summary) -> dict[str, Any]:
+    comparison, chart = summary.comparison, before_after_chart(summary.comparison)
     part = {"kind": "chart", "title": "Worst group and average", "caption": CAPTION}
     return {
-        "name": name(study.name),
+        "name": clean_name(comparison.name),
         "headline": summary.headline,
-        "arms": [name(arm.name) for arm in study.arms],
-        "rows": group_rows(study, shown_groups(study)),
+        "methods": [clean_name(runs.name) for runs in comparison.methods],
+        "rows": group_rows(comparison, select_groups(comparison)),
         "parts": [part | {"alt": chart.alt, "height": chart.height, "spec": chart.spec}] if chart else [],
     }
 
 
-def _fact(key: str, value: object) -> str:
+def _format_fact(key: str, value: object) -> tuple[str, str]:
+    return format_key("time" if key == "seconds" else key), _format_value(key, value)
+
+
+def _format_value(key: str, value: object) -> str:
+    if key == "seconds" and isinstance(value, Mapping):
+        return format_settings({k: format_duration(v) for k, v in value.items()})
     if key == "seconds":
-        return (
-            settings({k: duration(v) for k, v in value.items()})
-            if isinstance(value, Mapping)
-            else duration(number(value))
-        )
+        return format_duration(finite_number(value))
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if key == "notes" and isinstance(value, list | tuple):  # sentences
-        return " ".join(name(note, LONG) for note in value)
+        return " ".join(clean_name(note, MAX_LIMIT_TEXT) for note in value)
     if isinstance(value, list | tuple):
-        more = [f"{len(value) - FEW:,} more"] if len(value) > FEW else []
-        return listed([*(name(v, 40) for v in value[:FEW]), *more]) or "none"
-    return settings(value)
+        more = [f"{len(value) - MAX_LIST_ITEMS:,} more"] if len(value) > MAX_LIST_ITEMS else []
+        return join_words([*(clean_name(v, 40) for v in value[:MAX_LIST_ITEMS]), *more]) or "none"
+    return format_settings(value)

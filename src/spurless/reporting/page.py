@@ -1,4 +1,4 @@
-"""Page: records in, one self-contained HTML file out; it asks nothing of any network."""
+"""Write records as one self-contained HTML page, which loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -7,34 +7,47 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.figures import Picture, Section
-from spurless.core.files import replace_file
+from spurless.core.files import replace_text
 from spurless.core.findings import Audit
 from spurless.core.records import Record
-from spurless.reporting.abstaining import abstaining, hurts, kept_rows, risk_coverage, scores
-from spurless.reporting.arms import Study, size_of
-from spurless.reporting.audit_cards import shown_audit
-from spurless.reporting.charts import MANY_GROUPS, Chart, before_after, by_group, curves, heat_map, look, shown_groups
-from spurless.reporting.sections import shown_picture, shown_sections
-from spurless.reporting.sizes import size_table
-from spurless.reporting.summary import Summary, limits, summarise, supervision
-from spurless.reporting.sweeps import UNDER_PRUNING, sweep_sections
-from spurless.reporting.tables import data_facts, group_rows, metric_rows, run_facts, supervision_rows, warnings
-from spurless.reporting.words import listed, name, percent, plural, signed, span
+from spurless.reporting import selective, tables
+from spurless.reporting.aggregate import Comparison, MethodRuns, count_test_examples
+from spurless.reporting.audit_text import audit_context
+from spurless.reporting.charts import (
+    MAX_GROUPS,
+    Chart,
+    draw_before_after,
+    draw_curves,
+    draw_groups,
+    draw_heat_map,
+    marker_style,
+    select_groups,
+)
+from spurless.reporting.format import (
+    clean_name,
+    format_change,
+    format_count,
+    format_interval,
+    format_percent,
+    join_words,
+)
+from spurless.reporting.sections import picture_context, section_contexts
+from spurless.reporting.summary import Summary, describe_labels, limits, summarise
+from spurless.reporting.sweeps import PRUNED_METRIC, sweep_sections
 
 TEMPLATES = Path(__file__).parent / "templates"
-MANY_ARMS = 6
-"""with more, the comparisons are folded, so that the verdict is no wall of text"""
+MAX_OPEN_METHODS = 6  # methods; with more, the comparisons are collapsed
 UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 class HasRecord(Protocol):
-    """Anything that carries its record, such as what ``fit`` returns."""
+    """An object with a record, such as the result of ``fit``."""
 
     @property
     def record(self) -> Record:
-        """What the run used and found."""
+        """The record of the run."""
 
 
 def report(
@@ -46,68 +59,46 @@ def report(
     pictures: Sequence[Picture] = (),
     sections: Sequence[Section] = (),
 ) -> Path:
-    """Write one page about some runs, as returned by ``fit`` or read from records; see :func:`write_report`."""
-    if not isinstance(runs, Iterable):
-        raise BadInput("the runs must be a list", got=type(runs).__name__, do="Write runs=[run].")
-    records = [_record(run) for run in runs]
-    return write_report(path, records, audits=audits, title=title, pictures=pictures, sections=sections)
-
-
-def write_report(
-    path: Path | str,
-    records: Sequence[Record],
-    *,
-    audits: Audit | Sequence[Audit] = (),
-    title: str | None = None,
-    pictures: Sequence[Picture] = (),
-    sections: Sequence[Section] = (),
-) -> Path:
-    """Write one page about the records and return its path; the file appears whole or not at all.
+    """Write one page about runs and return its path; the file is written completely or not at all.
 
     Args:
-        path: of the page.
-        records: of the runs; those that differ by seed alone are put together.
-        audits: what ``audit`` returned, one or several; verdict and findings of each are shown after the chapters.
-        title: of the page; by default what the data are called.
-        pictures: shown among the chapters, small.
-        sections: shown after the chapters, in their order: text, pictures and charts of your own.
+        path: path of the page.
+        runs: results of ``fit``, or records; those that differ only in their seed are aggregated.
+        audits: one or several results of ``audit``; verdict and findings are shown after the chapters.
+        title: title of the page; by default the names of the datasets.
+        pictures: pictures that are shown in the chapters.
+        sections: further text, pictures and charts, which are shown after the chapters.
 
     Raises:
-        BadInput: there are no records, an audit is none, a picture is no PNG, a chart has no data, or the place cannot
-            be written.
+        InputError: there are no runs, an argument has the wrong type, a chart has no data, or the file cannot be
+            written.
     """
+    if not isinstance(runs, Iterable):
+        raise InputError("the runs must be a list", got=type(runs).__name__, hint="Write runs=[run].")
+    records, audits = [_get_record(run) for run in runs], audits if isinstance(audits, Iterable) else [audits]
     if not records:
-        raise BadInput("there is nothing to report", expected="at least one record", do="Run spurless fit first.")
-    return write_page(path, render(records, audits=_audits(audits), title=title, pictures=pictures, sections=sections))
+        raise InputError("there is nothing to report", expected="at least one record", hint="Run spurless fit first.")
+    for kind in (type(audit).__name__ for audit in audits if not isinstance(audit, Audit)):
+        raise InputError("this is not an audit", expected="the result of sp.audit, or a list of them", got=kind)
+    return replace_text(path, render(records, audits=audits, title=title, pictures=pictures, sections=sections))
 
 
-def _audits(audits: object) -> list[Audit]:
-    found = list(audits) if isinstance(audits, Iterable) else [audits]
-    return [_audit(each) for each in found]
-
-
-def _audit(audit: object) -> Audit:
-    if not isinstance(audit, Audit):
-        raise BadInput("this is no audit", expected="what sp.audit returned, or a list", got=type(audit).__name__)
-    return audit
-
-
-def _record(run: object) -> Record:
+def _get_record(run: object) -> Record:
     record = run if isinstance(run, Record) else getattr(run, "record", None)
     if not isinstance(record, Record):
-        raise BadInput("this is no run", expected="what sp.fit returned, or a record", got=type(run).__name__)
+        raise InputError("this is not a run", expected="the result of sp.fit, or a record", got=type(run).__name__)
     return record
 
 
 def write_sections(path: Path | str, title: str, sections: Sequence[Section], *, about: str = "") -> Path:
-    """Write one page of sections alone, where there are no records, and return its path; whole or not at all.
+    """Write one page of sections without records and return its path; completely or not at all.
 
     Raises:
-        BadInput: there are no sections, a picture is no PNG, a chart has no data, or the place cannot be written.
+        InputError: there are no sections, a picture is not a PNG, a chart has no data, or the file cannot be written.
     """
     if not sections:
-        raise BadInput("there is nothing to show", expected="at least one section")
-    return write_page(path, render_sections(title, sections, about=about))
+        raise InputError("there is nothing to show", expected="at least one section")
+    return replace_text(path, render_sections(title, sections, about=about))
 
 
 def render(
@@ -118,169 +109,159 @@ def render(
     pictures: Sequence[Picture] = (),
     sections: Sequence[Section] = (),
 ) -> str:
-    """Return the page as text; the same records give the same text."""
+    """Return the page as HTML; the same records give the same text."""
     from markupsafe import Markup
 
     summaries = summarise(records)
-    chapters = [_chapter(summary) for summary in summaries]
-    asked = [shown_audit(audit, number) for number, audit in enumerate(audits)]
-    charts = [chart for part in (*chapters, *asked) for chart in part["charts"]]
-    return fill(
+    chapters = [_chapter_context(summary) for summary in summaries]
+    shown_audits = [audit_context(audit, number) for number, audit in enumerate(audits)]
+    charts = [chart for part in (*chapters, *shown_audits) for chart in part["charts"]]
+    names = join_words([clean_name(summary.comparison.name, 40) for summary in summaries[:3]])
+    return fill_template(
         "page.html",
         charts,
-        shown_sections([*sweep_sections(records), *sections]),
-        title=name(title, 120) if title else _title(summaries),
+        section_contexts([*sweep_sections(records), *sections]),
+        title=clean_name(title, 120) if title else f"Shortcuts in {names}",
         chapters=chapters,
-        audits=asked,
-        own_style=Markup((TEMPLATES / "findings.css").read_text(encoding="utf-8")) if asked else "",
+        audits=shown_audits,
+        extra_style=read_asset("findings.css") if shown_audits else "",
         record_count=len(records),
-        pictures=[shown_picture(picture) for picture in pictures],
-        records=Markup(embed("".join(record.to_json() + "\n" for record in records))),
+        pictures=[picture_context(picture) for picture in pictures],
+        records=Markup(embed_json("".join(record.to_json() + "\n" for record in records))),
     )
 
 
 def render_sections(title: str, sections: Sequence[Section], *, about: str = "") -> str:
-    """Return a page of sections alone as text; the same sections give the same text."""
-    return fill("sections.html", [], shown_sections(sections), title=name(title, 120), about=name(about, 400))
+    """Return a page of sections as HTML; the same sections give the same text."""
+    return fill_template(
+        "sections.html", [], section_contexts(sections), title=clean_name(title, 120), about=clean_name(about, 400)
+    )
 
 
-def house() -> Any:
-    """Return what fills the templates: every string escaped, and none missing."""
+def render_template(template: str, **context: Any) -> str:
+    """Render a Jinja template; every string is escaped, and a missing variable is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["tight"] = _tight
-    return made
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, **blocks)
+    environment.filters["keep_units"] = _keep_units_together
+    return environment.get_template(template).render(**context)
 
 
-def fill(template: str, charts: list[dict[str, Any]], sections: list[dict[str, Any]], **words: Any) -> str:
-    """Fill a template whose charts are numbered; one that draws nothing carries nothing to draw with."""
+def read_asset(name: str) -> Any:
+    """Return a style sheet or script of the templates, as markup."""
+    from markupsafe import Markup
+
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def fill_template(template: str, charts: list[dict[str, Any]], sections: list[dict[str, Any]], **context: Any) -> str:
+    """Fill a template and number its charts; a page without charts does not contain Plotly."""
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     charts = [*charts, *(part for section in sections for part in section["parts"] if part["kind"] == "chart")]
     for number, chart in enumerate(charts):
         chart["id"] = f"chart-{number}"
-    text: str = (
-        house()
-        .get_template(template)
-        .render(
-            sections=sections,
-            charts=Markup(embed({chart["id"]: chart["spec"] for chart in charts})),
-            style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-            script=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
-            plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")) if charts or "records" in words else "",
-            **words,
-        )
+    return render_template(
+        template,
+        sections=sections,
+        charts=Markup(embed_json({chart["id"]: chart["spec"] for chart in charts})),
+        style=read_asset("style.css"),
+        script=read_asset("page.js"),
+        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")) if charts or "records" in context else "",
+        **context,
     )
-    return text
 
 
-def write_page(path: Path | str, text: str) -> Path:
-    """Write a page and return its path; the file appears whole or not at all."""
-    path = Path(path)
-    data = text.encode("utf-8", "replace")
-    replace_file(path, lambda scratch: scratch.write_bytes(data))
-    return path
-
-
-def embed(value: object) -> str:
-    r"""Return JSON that can stand inside a script element, whatever strings it holds.
+def embed_json(value: object) -> str:
+    r"""Return JSON that is safe inside a script element.
 
     Example:
-        >>> print(embed("</script>"))
+        >>> print(embed_json("</script>"))
         "\u003c/script\u003e"
     """
     return json.dumps(value, allow_nan=False, separators=(",", ":")).translate(UNSAFE)
 
 
-def _chapter(summary: Summary) -> dict[str, Any]:
-    study = summary.study
-    folded = list(summary.findings[1 : len(study.arms)]) if len(study.arms) > MANY_ARMS else []
-    many, shown = len(study.groups) > MANY_GROUPS, shown_groups(study)
-    maps = [(name(arm.name), heat_map(study, arm)) for arm in (study.baseline, *study.best[:1])] if many else []
-    figures: dict[str, list[dict[str, Any]]] = {
-        "before": [_figure("", before_after(study))],
-        "groups": [_figure("", by_group(study))],
-        "abstaining": [_figure("", risk_coverage(study))],
-        "maps": [_figure(title, chart) for title, chart in maps],
-        "curves": [_figure(title, chart) for title, chart in curves(study)],
+def _chapter_context(summary: Summary) -> dict[str, Any]:
+    comparison = summary.comparison
+    folded = list(summary.findings[1 : len(comparison.methods)]) if len(comparison.methods) > MAX_OPEN_METHODS else []
+    has_many_groups, groups = len(comparison.groups) > MAX_GROUPS, select_groups(comparison)
+    mapped = (comparison.baseline, *comparison.best[:1]) if has_many_groups else ()
+    drawn: dict[str, list[tuple[str, Chart | None]]] = {
+        "before_after": [("", draw_before_after(comparison))],
+        "groups": [("", draw_groups(comparison))],
+        "selective": [("", selective.draw_risk_coverage(comparison))],
+        "heat_maps": [(clean_name(runs.name), draw_heat_map(comparison, runs)) for runs in mapped],
+        "curves": [*draw_curves(comparison)],
     }
-    figures = {place: [f for f in found if f] for place, found in figures.items()}
+    figures = {key: [_chart_context(*chart) for chart in charts if chart[1]] for key, charts in drawn.items()}
     return {
-        "name": name(study.name),
-        "about": _about(study),
+        "name": clean_name(comparison.name),
+        "about": _describe_runs(comparison),
         "summary": summary,
         "findings": [f for f in summary.findings if f not in folded],
         "folded": folded,
-        "stats": _stats(study),
-        "arms": [
-            {"name": name(a.name), "look": look(i), "supervision": supervision(a), "facts": run_facts(a)}
-            for i, a in enumerate(study.arms)
+        "stats": _headline_numbers(comparison),
+        "methods": [
+            _method_context(i, runs) | {"supervision": describe_labels(runs), "facts": tables.run_facts(runs)}
+            for i, runs in enumerate(comparison.methods)
         ],
-        "several": any(len(arm.records) > 1 for arm in study.arms),
+        "has_several_runs": any(len(runs.records) > 1 for runs in comparison.methods),
         "figures": figures,
-        "charts": [f for found in figures.values() for f in found],
-        "shown": group_rows(study, shown if many else list(study.groups)),
-        "rest": group_rows(study, list(study.groups)) if many else [],
-        "metrics": [row for row in metric_rows(study) if not UNDER_PRUNING.fullmatch(row["name"].replace(" ", "_"))],
-        "sizes": size_table(study),
-        "abstaining": _abstaining(study),
-        "supervision": supervision_rows(study),
-        "data": data_facts(study),
-        "warnings": warnings(study),
-        "limits": limits(study),
+        "charts": [f for charts in figures.values() for f in charts],
+        "groups": tables.group_rows(comparison, groups if has_many_groups else list(comparison.groups)),
+        "all_groups": tables.group_rows(comparison, list(comparison.groups)) if has_many_groups else [],
+        "metrics": [row for row in tables.metric_rows(comparison) if not PRUNED_METRIC.fullmatch(row["key"])],
+        "sizes": tables.size_table(comparison),
+        "selective": _selective_context(comparison),
+        "supervision": tables.supervision_rows(comparison),
+        "data": tables.data_facts(comparison),
+        "warnings": tables.warning_rows(comparison),
+        "limits": limits(comparison),
     }
 
 
-def _abstaining(study: Study) -> dict[str, Any]:
-    """Return the part about abstaining; empty where no run may abstain."""
-    arms = [{"name": name(arm.name), "look": look(i)} for i, arm in abstaining(study)]
-    if not arms:
+def _selective_context(comparison: Comparison) -> dict[str, Any]:
+    """Return the part about selective prediction; empty if no run may abstain."""
+    methods = [_method_context(i, runs) for i, runs in selective.selective_methods(comparison)]
+    if not methods:
         return {}
-    return {"arms": arms, "rows": kept_rows(study), "scores": scores(study), "hurts": hurts(study)}
+    texts = {"scores": selective.describe_scores(comparison), "warnings": selective.selective_warnings(comparison)}
+    return {"methods": methods, "rows": selective.selective_table(comparison), **texts}
 
 
-def _figure(title: str, chart: Chart | None) -> dict[str, Any]:
+def _method_context(index: int, runs: MethodRuns) -> dict[str, Any]:
+    return {"name": clean_name(runs.name), "style": marker_style(index)}
+
+
+def _chart_context(title: str, chart: Chart | None) -> dict[str, Any]:
     return {"title": title, "spec": chart.spec, "height": chart.height, "alt": chart.alt} if chart else {}
 
 
-def _stats(study: Study) -> list[dict[str, str]]:
-    """Return the two numbers that the verdict is about, before and after."""
-    arm = study.best[0] if study.best else study.baseline
-    found = []
-    for word, change in (("Worst group", study.change(arm)), ("Average", study.average_change(arm))):
-        alone = arm is study.baseline
-        found.append(
-            {
-                "word": word,
-                "before": "" if alone else percent(change.before.mean),
-                "after": percent(change.after.mean),
-                "change": "" if alone else signed(change.points),
-                "intervals": span(change.after) if alone else f"{span(change.before)}, then {span(change.after)}",
-                "who": name(arm.name) if alone else f"{name(study.baseline.name)} to {name(arm.name)}",
-            }
-        )
-    return found
+def _headline_numbers(comparison: Comparison) -> list[dict[str, str]]:
+    """Return worst group and average of the best method, with those of the baseline."""
+    runs, baseline = comparison.best[0] if comparison.best else comparison.baseline, comparison.baseline
+    numbers = []
+    for label, change in (("Worst group", comparison.change(runs)), ("Average", comparison.average_change(runs))):
+        after, who = change.after, clean_name(runs.name)
+        row = {"label": label, "before": "", "after": format_percent(after.mean), "change": ""}
+        row |= {"intervals": format_interval(after), "who": who}
+        if runs is not baseline:
+            row |= {"before": format_percent(change.before.mean), "change": format_change(change.points)}
+            row["intervals"] = f"{format_interval(change.before)}, then {format_interval(after)}"
+            row["who"] = f"{clean_name(baseline.name)} to {who}"
+        numbers.append(row)
+    return numbers
 
 
-def _about(study: Study) -> str:
-    seeds = sorted({seed for arm in study.arms for seed in arm.seeds})
-    size = size_of(study.baseline.records[0])
-    parts = [plural(len(study.arms), "method"), plural(len(seeds), "seed"), plural(len(study.groups), "group")]
-    return ", ".join([*parts, plural(size, "test example")])
+def _describe_runs(comparison: Comparison) -> str:
+    counts = {"method": len(comparison.methods), "seed": len({s for runs in comparison.methods for s in runs.seeds})}
+    counts |= {"group": len(comparison.groups), "test example": count_test_examples(comparison.baseline.records[0])}
+    return ", ".join(format_count(count, noun) for noun, count in counts.items())
 
 
-def _title(summaries: Sequence[Summary]) -> str:
-    return f"Shortcuts in {listed([name(s.study.name, 40) for s in summaries[:3]])}"
-
-
-def _tight(text: str) -> str:
-    """Keep a number and its unit on one line."""
+def _keep_units_together(text: str) -> str:
+    """Replace spaces between numbers and units, so that they stay on one line."""
     return text.replace(" %", "\u00a0%").replace("n = ", "n\u00a0=\u00a0").replace(" point", "\u00a0point")

@@ -1,4 +1,4 @@
-"""Summary: what the records say, in sentences that follow from their numbers."""
+"""Summarize records in sentences that follow from their numbers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spurless.core.records import Record
-from spurless.reporting.arms import Arm, Change, Study
-from spurless.reporting.gather import studies
-from spurless.reporting.words import listed, name, percent, plural, points, quoted, span
+from spurless.reporting.aggregate import Change, Comparison, MethodRuns, comparisons
+from spurless.reporting.format import (
+    clean_name,
+    format_count,
+    format_interval,
+    format_percent,
+    format_points,
+    join_words,
+    quote,
+)
 
 LABELS_USED = {
     "train_attributes": "attribute labels of the train split",
@@ -19,9 +26,9 @@ LABELS_USED = {
 
 @dataclass(frozen=True)
 class Summary:
-    """One dataset in plain words: the verdict, what was found, and why to doubt it."""
+    """Headline, findings and cautions for one dataset."""
 
-    study: Study
+    comparison: Comparison
     headline: str
     findings: tuple[str, ...]
     cautions: tuple[str, ...]
@@ -29,189 +36,192 @@ class Summary:
 
 def summarise(records: Sequence[Record]) -> tuple[Summary, ...]:
     """Return one summary per dataset."""
-    return tuple(Summary(study, headline(study), findings(study), cautions(study)) for study in studies(records))
+    return tuple(
+        Summary(comparison, headline(comparison), findings(comparison), cautions(comparison))
+        for comparison in comparisons(records)
+    )
 
 
-def headline(study: Study) -> str:
-    """Return the verdict: the best method against the baseline, or the only method by itself."""
-    best = study.best
-    if not best or study.baseline.worst.mean is None:
-        return _alone(study.baseline)
-    change, who, base = study.change(best[0]), listed([name(arm.name) for arm in best]), name(study.baseline.name)
-    before, after = percent(change.before.mean), percent(change.after.mean)
+def headline(comparison: Comparison) -> str:
+    """Return the headline: the best method against the baseline, or the only method."""
+    best = comparison.best
+    if not best or comparison.baseline.worst.mean is None:
+        return _single_headline(comparison.baseline)
+    change, base = comparison.change(best[0]), clean_name(comparison.baseline.name)
+    who = join_words([clean_name(runs.name) for runs in best])
+    before, after = format_percent(change.before.mean), format_percent(change.after.mean)
     if change.direction == "same":
-        return f"No method moves the worst group: {base} has {before}, the best other {after}."
+        return f"No method changes the worst-group accuracy: {base} has {before}, the best other {after}."
     if change.direction == "worse":
-        return f"No method beats {base} on the worst group: {base} has {before}, the best other {after}."
+        return f"No method has a better worst group than {base}: {base} has {before}, the best other {after}."
     if not change.clear:
-        verb = "scores" if len(best) == 1 else "score"
-        return f"{who} {verb} higher than {base} on the worst group ({before} to {after}), but it may be chance."
+        verb = "has" if len(best) == 1 else "have"
+        return f"{who} {verb} a better worst group than {base} ({before} to {after}), but this may be chance."
     if len(best) > 1:
         return f"{who} {'both' if len(best) == 2 else 'all'} raise the worst group from {before} to {after}."
-    return compare(study, best[0])
+    return compare(comparison, best[0])
 
 
-def findings(study: Study) -> tuple[str, ...]:
-    """Return what was found: the baseline, each method against it, and where the failure lies now."""
-    found = [describe(study.baseline)]
-    found += [" ".join([compare(study, arm), *doubts(study, arm), *_trade(study, arm)]) for arm in study.arms[1:]]
-    found += [describe(arm) for arm in study.best[:1]]
-    return (*found, *_close(study))
+def findings(comparison: Comparison) -> tuple[str, ...]:
+    """Describe the baseline, each method against it, and the best method."""
+    sentences = [describe(comparison.baseline)]
+    for runs in comparison.methods[1:]:
+        doubts = (*describe_doubts(comparison, runs), *_describe_trade_off(comparison, runs))
+        sentences.append(" ".join([compare(comparison, runs), *doubts]))
+    sentences += [describe(runs) for runs in comparison.best[:1]]
+    return (*sentences, *_describe_ties(comparison))
 
 
-def describe(arm: Arm) -> str:
-    """Say how one arm does on average and on its worst group."""
-    who = f"{name(arm.name)} is right on {percent(arm.average.mean)} of the test examples"
-    who += f" (mean of {len(arm.records)} runs)" if len(arm.records) > 1 else ""
-    if arm.worst.mean is None:
-        return f"{who}. No group has test examples, so nothing can be said of a worst group."
-    where = f"of {_worst_name(arm)} ({_evidence(arm)})"
-    if stands_out(arm):
-        return f"{who}, but only on {percent(arm.worst.mean)} {where}."
-    return f"{who} and on {percent(arm.worst.mean)} {where}: no group is clearly behind."
+def describe(runs: MethodRuns) -> str:
+    """Describe the accuracy of a method on average and on its worst group."""
+    who = f"{clean_name(runs.name)} classifies {format_percent(runs.average.mean)} of the test examples correctly"
+    who += f" (mean of {len(runs.records)} runs)" if len(runs.records) > 1 else ""
+    if runs.worst.mean is None:
+        return f"{who}. No group has test examples, so there is no worst group."
+    where = f"of {_name_worst_group(runs)} ({_describe_evidence(runs)})"
+    if is_behind(runs):
+        return f"{who}, but only {format_percent(runs.worst.mean)} {where}."
+    return f"{who} and {format_percent(runs.worst.mean)} {where}: no group is clearly worse."
 
 
-def compare(study: Study, arm: Arm) -> str:
-    """Say what an arm changes in the worst group, and what it does to the average."""
-    change, who = study.change(arm), name(arm.name)
+def compare(comparison: Comparison, runs: MethodRuns) -> str:
+    """Describe how a method changes the worst group and the average."""
+    change, who = comparison.change(runs), clean_name(runs.name)
     if change.direction == "unknown":
-        return f"{who} cannot be compared: a worst group is missing."
-    way = f"{percent(change.before.mean)} to {percent(change.after.mean)}"
-    average = study.average_change(arm)
+        return f"{who} cannot be compared: there is no worst group."
+    way = f"{format_percent(change.before.mean)} to {format_percent(change.after.mean)}"
+    average = comparison.average_change(runs)
     also = {
-        "better": f" and adds {points(average.points)} of average accuracy",
-        "worse": f" and costs {points(average.points)} of average accuracy",
+        "better": f" and adds {format_points(average.points)} of average accuracy",
+        "worse": f" and costs {format_points(average.points)} of average accuracy",
         "same": " at the same average accuracy",
         "unknown": "",
     }[average.direction]
     if change.direction == "same":
         less = "" if change.points == 0 else f" ({way}: less than one example)"
-        return f"{who} leaves the worst group at {percent(change.before.mean)}{less}{also}."
+        return f"{who} leaves the worst group at {format_percent(change.before.mean)}{less}{also}."
     return f"{who} {'raises' if change.direction == 'better' else 'lowers'} the worst group from {way}{also}."
 
 
-def doubts(study: Study, arm: Arm) -> tuple[str, ...]:
-    """Say why the difference to the baseline may be none."""
-    change = study.change(arm)
+def describe_doubts(comparison: Comparison, runs: MethodRuns) -> tuple[str, ...]:
+    """Describe why the difference to the baseline may be chance."""
+    change = comparison.change(runs)
     if change.direction not in ("better", "worse"):
         return ()
-    found = []
+    sentences = []
     if None in (change.before.low, change.after.low):
-        found.append("No interval is known for it: this difference may be chance.")
+        sentences.append("Its interval is unknown: this difference may be chance.")
     elif change.overlap:
-        found.append("The intervals overlap: this difference may be chance.")
+        sentences.append("The intervals overlap: this difference may be chance.")
     if change.against:
-        found.append(f"The seeds disagree: {change.against} of {len(change.pairs)} do not show it.")
-    return tuple(found)
+        sentences.append(f"The seeds disagree: {change.against} of {len(change.pairs)} do not show it.")
+    return tuple(sentences)
 
 
-def cautions(study: Study) -> tuple[str, ...]:
-    """Return what a reader should know before trusting the verdict."""
-    found = []
-    single = [name(arm.name) for arm in study.arms if len(arm.seeds) == 1]
-    if len(single) == len(study.arms):
-        found.append("One seed only: run more seeds before trusting a difference.")
+def cautions(comparison: Comparison) -> tuple[str, ...]:
+    """Return what a reader should know before trusting the headline."""
+    sentences = []
+    single = [clean_name(runs.name) for runs in comparison.methods if len(runs.seeds) == 1]
+    if len(single) == len(comparison.methods):
+        sentences.append("One seed only: run more seeds before trusting a difference.")
     elif single:
-        found.append(f"One seed only for {listed(single)}: run more seeds before trusting a difference.")
-    found += resolution(study)
-    found += [line for arm in study.best[:1] for line in _more_labels(study, arm)]
-    found += [
-        f"{name(arm.name)} has several runs of the same seed; its spread over seeds is too small."
-        for arm in study.arms
-        if len(arm.seeds) < len(arm.records)
+        sentences.append(f"One seed only for {join_words(single)}: run more seeds before trusting a difference.")
+    sentences += caution_resolution(comparison)
+    sentences += [line for runs in comparison.best[:1] for line in _caution_labels(comparison, runs)]
+    sentences += [
+        f"{clean_name(runs.name)} has several runs of the same seed, so that its spread over seeds is too small."
+        for runs in comparison.methods
+        if len(runs.seeds) < len(runs.records)
     ]
-    return tuple(found)
+    return tuple(sentences)
 
 
-def resolution(study: Study) -> list[str]:
-    """Say what one example of the worst group is worth: no smaller difference can be seen."""
-    rows = [row for arm in (study.baseline, *study.best[:1]) for row in arm.worst_rows]
+def caution_resolution(comparison: Comparison) -> list[str]:
+    """Describe the contribution of one example of the worst group: no smaller difference can be detected."""
+    rows = [row for runs in (comparison.baseline, *comparison.best[:1]) for row in runs.worst_rows]
     if not rows:
         return []
     row = min(rows, key=lambda r: r.count)
     return [
-        f"One example in the worst group {quoted(row.name)} (n = {row.count:,}) is worth {points(100 / row.count)}: "
-        "smaller differences cannot be seen."
+        f"One example in the worst group {quote(row.name)} (n = {row.count:,}) changes its accuracy by "
+        f"{format_points(100 / row.count)}: smaller differences cannot be detected."
     ]
 
 
-def supervision(arm: Arm) -> str:
-    """Say which labels an arm used beyond the training labels."""
-    if not arm.supervision:
+def describe_labels(runs: MethodRuns) -> str:
+    """Describe which labels a method used beyond the training labels."""
+    if not runs.supervision:
         return "Used: nothing beyond the training labels."
-    return f"Used: {listed([LABELS_USED.get(key, name(key)) for key in arm.supervision])}."
+    return f"Used: {join_words([LABELS_USED.get(key, clean_name(key)) for key in runs.supervision])}."
 
 
-def stands_out(arm: Arm) -> bool:
-    """Say whether the worst group is behind the average of the same runs by more than its sampling allows."""
-    average, high = arm.average.mean, arm.worst.sampling[1]
+def is_behind(runs: MethodRuns) -> bool:
+    """Return whether the worst group is below the average of the same runs by more than sampling explains."""
+    average, high = runs.average.mean, runs.worst.sampling[1]
     return average is not None and high is not None and high < average
 
 
-def limits(study: Study) -> tuple[str, ...]:
-    """Return what these records cannot tell."""
-    empty = [g for g in study.groups if study.counts(g)[0] == 0]
-    found = [
-        "Groups it was not given. A shortcut that no attribute names does not show here.",
-        "Whether a shortcut is gone. A higher worst group shows that errors moved, not why; "
-        "an audit of the model tests what it uses.",
-        "How the model does elsewhere. The intervals count test examples drawn like these, not new places or times.",
-        f"The luck of looking. The worst of {plural(len(study.groups), 'group')} is picked after seeing the scores, "
-        "so it tends to look a little worse than it is; the interval does not correct for that.",
+def limits(comparison: Comparison) -> tuple[str, ...]:
+    """Describe what these records cannot show."""
+    empty = [g for g in comparison.groups if comparison.counts(g)[0] == 0]
+    sentences = [
+        "Unknown groups. A shortcut without an attribute is not visible here.",
+        "Whether a shortcut is gone. A better worst group shows that errors changed, not why; "
+        "an audit tests what the model uses.",
+        "Accuracy on other data. The intervals are for test examples from the same distribution.",
+        f"Selection of the worst group. The worst of {format_count(len(comparison.groups), 'group')} is selected by "
+        "its accuracy, which makes it look slightly worse than it is; the interval does not correct for this.",
     ]
-    if len(study.arms) > 2:
-        found.append(
-            f"Which method wins on fresh data. The best of {len(study.arms)} was picked on this test split: "
-            "confirm it on data that no choice was made on."
+    if len(comparison.methods) > 2:
+        sentences.append(
+            f"The best method on new data. The best of {len(comparison.methods)} was selected on this test split: "
+            "confirm it on data that were not used for any choice."
         )
     if empty:
-        shown = listed([quoted(g) for g in empty[:3]] + ([f"{len(empty) - 3:,} more"] if len(empty) > 3 else []))
-        found.append(f"Anything about empty groups. {shown} {'has' if len(empty) == 1 else 'have'} no test examples.")
-    return tuple(found)
+        names = join_words([quote(g) for g in empty[:3]] + ([f"{len(empty) - 3:,} more"] if len(empty) > 3 else []))
+        sentences.append(f"Empty groups. {names} {'has' if len(empty) == 1 else 'have'} no test examples.")
+    return tuple(sentences)
 
 
-def _alone(arm: Arm) -> str:
-    if arm.worst.mean is None:
-        return f"{name(arm.name)} is right on {percent(arm.average.mean)} on average; no groups were given."
-    numbers = f"{percent(arm.worst.mean)} right on the worst group, {percent(arm.average.mean)} on average."
-    verdict = "leaves a group behind" if stands_out(arm) else "leaves no group clearly behind"
-    return f"{name(arm.name)} {verdict}: {numbers}"
+def _single_headline(runs: MethodRuns) -> str:
+    if runs.worst.mean is None:
+        return f"{clean_name(runs.name)} has an accuracy of {format_percent(runs.average.mean)}; there are no groups."
+    worst, average = format_percent(runs.worst.mean), format_percent(runs.average.mean)
+    verdict = "has a clearly worse group" if is_behind(runs) else "has no clearly worse group"
+    return f"{clean_name(runs.name)} {verdict}: {worst} accuracy on the worst group, {average} on average."
 
 
-def _worst_name(arm: Arm) -> str:
-    if len(arm.worst_names) == 1:
-        return quoted(arm.worst_names[0])
-    few = [quoted(n) for n in arm.worst_names[:3]]
-    return f"its worst group, which differs between runs: {listed(few)}"
+def _name_worst_group(runs: MethodRuns) -> str:
+    if len(runs.worst_names) == 1:
+        return quote(runs.worst_names[0])
+    few = [quote(n) for n in runs.worst_names[:3]]
+    return f"its worst group, which differs between runs: {join_words(few)}"
 
 
-def _evidence(arm: Arm) -> str:
-    sizes = sorted({row.count for row in arm.worst_rows})
+def _describe_evidence(runs: MethodRuns) -> str:
+    sizes = sorted({row.count for row in runs.worst_rows})
     n = f"n = {sizes[0]:,}" if len(sizes) == 1 else f"n = {sizes[0]:,} to {sizes[-1]:,}"
-    return n if arm.worst.low is None else f"{n}; 95 % interval {span(arm.worst)}"
+    return n if runs.worst.low is None else f"{n}; 95 % interval {format_interval(runs.worst)}"
 
 
-def _trade(study: Study, arm: Arm) -> tuple[str, ...]:
-    gain, cost = study.change(arm).points or 0.0, -(study.average_change(arm).points or 0.0)
+def _describe_trade_off(comparison: Comparison, runs: MethodRuns) -> tuple[str, ...]:
+    gain, cost = comparison.change(runs).points or 0.0, -(comparison.average_change(runs).points or 0.0)
     return ("It gives up more average accuracy than the worst group gains.",) if cost > gain > 0 else ()
 
 
-def _close(study: Study) -> list[str]:
-    """Name the methods that tie with the best one, and those that are too near to tell apart."""
-    best = study.best
-    tied = [f"{listed([name(arm.name) for arm in best])} tie on the worst group."] if len(best) > 1 else []
-    near = [
-        name(arm.name)
-        for arm in study.arms[1:]
-        if best and arm not in best and not study.change(arm).overlap and Change(arm.worst, best[0].worst).overlap
-    ]
+def _describe_ties(comparison: Comparison) -> list[str]:
+    """Describe the methods that are as good as the best one, and those whose difference is not clear."""
+    best = comparison.best
+    tied = [f"{join_words([clean_name(runs.name) for runs in best])} tie on the worst group."] if len(best) > 1 else []
+    others = [runs for runs in comparison.methods[1:] if best and runs not in best]
+    clear = [runs for runs in others if not comparison.change(runs).overlap]
+    near = [clean_name(runs.name) for runs in clear if Change(runs.worst, best[0].worst).overlap]
     if not near:
         return tied
-    return [*tied, f"{listed([name(best[0].name), *near])} are too close to call: their intervals overlap."]
+    return [*tied, f"{join_words([clean_name(best[0].name), *near])} cannot be ranked: their intervals overlap."]
 
 
-def _more_labels(study: Study, arm: Arm) -> list[str]:
-    extra = [LABELS_USED.get(k, name(k)) for k in arm.supervision if k not in study.baseline.supervision]
-    if not extra:
-        return []
-    return [f"{name(arm.name)} used more labels than {name(study.baseline.name)}: {listed(extra)}."]
+def _caution_labels(comparison: Comparison, runs: MethodRuns) -> list[str]:
+    extra = [LABELS_USED.get(k, clean_name(k)) for k in runs.supervision if k not in comparison.baseline.supervision]
+    base = clean_name(comparison.baseline.name)
+    return [f"{clean_name(runs.name)} used more labels than {base}: {join_words(extra)}."] if extra else []

@@ -1,133 +1,131 @@
-"""Sweeps: what a hyper-parameter does to a model, value by value; runs that do not count are left out and counted.
+"""Charts of sweeps: metrics against the values of a hyper-parameter, without incomplete runs.
 
-The panels are those of the learning-rate study (Barsbey et al. 2025, arXiv:2507.17748): figures 3 to 6 against the
-value that is swept, 12 and 13 for the loss ratio, 20 and 21 for pruning. Each is drawn where records have its numbers.
+The panels are those of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748): figures 3 to 6 against the
+value, 12 and 13 for the loss ratio, 20 and 21 for pruning. Each is drawn if the records have its metrics.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import StatisticsError, correlation, fmean
 from typing import Any, TypeAlias
 
 from spurless.core.figures import Figure, Section
-from spurless.core.records import Record
-from spurless.reporting.arms import number
-from spurless.reporting.charts import look
-from spurless.reporting.gather import SPELLING
-from spurless.reporting.swept import CUT_OFF, DIVERGED, Run, Walked, walks
-from spurless.reporting.words import MINUS, listed, name, plain, plural
+from spurless.core.records import Record, is_cut_off
+from spurless.reporting.aggregate import finite_number
+from spurless.reporting.charts import marker_style
+from spurless.reporting.format import MINUS, clean_name, format_count, format_number, join_words
 
-UNDER_PRUNING = re.compile(r"(magnitude_)?prunability_at_([\d.]+)")
-MANY = 8
-"""values; with more, an axis chooses its own ticks"""
-SPOKEN = {"lr": "learning rate", "l1": "L1", "l2": "L2", "asam": "rho of ASAM"}
+PRUNED_METRIC = re.compile(r"(magnitude_)?prunability_at_([\d.]+)")
+MAX_TICKS = 8  # values; with more, Plotly chooses the ticks
+PARAMETER_TITLES = {"lr": "learning rate", "l1": "L1", "l2": "L2", "asam": "rho of ASAM"}
 PANELS: dict[str, dict[str, str]] = {
     "Accuracy": {
         "unbiased": "unbiased",
         "average": "average",
         "worst_group": "worst group",
-        "pruned_accuracy": "under pruning, mean over shares",
+        "pruned_accuracy": "under pruning, mean over fractions",
     },
     "Prunability": {"prunability": "nodes and kernels", "magnitude_prunability": "single weights"},
     "Compressibility of representations": {
-        "activation_compressibility": "with a tenth of the numbers",
-        "activation_sparsity": "share of zeros",
+        "activation_compressibility": "with the largest tenth",
+        "activation_sparsity": "fraction of zeros",
         "pq_index": "PQ-index",
     },
     "Selectivity of neurons": {"csi": "for labels (CSI)", "bsi": "for attributes (BSI)"},
     "Separation of representations": {"class_separation": "of labels", "bias_separation": "of attributes"},
 }
-"""title to metrics, each with its word in the legend"""
+"""metrics by title of the panel, each with its label in the legend"""
 RATIOS = {
     "max_loss_ratio": "of a mini-batch",
     "max_loss_ratio_over_10": "of 10 steps",
     "max_loss_ratio_over_100": "of 100 steps",
     "max_loss_ratio_over_an_epoch": "of an epoch",
 }
-THROUGH = {
-    "loss_ratio": ("Loss ratio through training", "Share of the loss of each epoch that conflicting examples have."),
+HISTORY_CHARTS = {
+    "loss_ratio": ("Loss ratio through training", "Fraction of the loss of each epoch that conflicting examples have."),
     "follows_shortcut": (
         "Conflicting examples that follow the shortcut",
-        "Share of the conflicting train examples that are predicted as the shortcut says, over each epoch.",
+        "Fraction of the conflicting train examples for which the shortcut's class is predicted, in each epoch.",
     ),
     "spurious_utilisation": (
         "Use of the shortcut by neurons through training",
-        "Mean over active neurons of how much each prefers an attribute, whatever the label, after each epoch on the "
-        "same train examples; dashed, how much it prefers a label, whatever the attribute.",
+        "Mean preference of active neurons for an attribute, for any label, after each epoch on the same train "
+        "examples; dashed: mean preference for a label, for any attribute.",
     ),
 }
-DASHED = {"spurious_utilisation": "core_utilisation"}
-"""What is drawn beside a number through training."""
-AROUND = {"spurious_utilisation": ("spurious_utilisation_10", "spurious_utilisation_90")}
-"""What a band reaches from and to, where there are few values; that of the first seed."""
-FEW = 3
+DASHED = {"spurious_utilisation": "core_utilisation"}  # metrics that are drawn as a dashed line in the same chart
+HISTORY_BANDS = {"spurious_utilisation": ("spurious_utilisation_10", "spurious_utilisation_90")}
+"""Lower and upper end of a band for the first seed, if there are few values."""
+MAX_BANDED_VALUES = 3
 
 Point: TypeAlias = tuple[str, float, float, float, float]
-"""A value in words, its place, and the mean, lowest and highest number there."""
+"""A value as text, its position on the axis, and mean, minimum and maximum of a metric."""
 
 
 def sweep_sections(records: Sequence[Record]) -> list[Section]:
-    """Return a section for each sweep among the records; see :func:`~spurless.reporting.swept.walks`."""
-    return [_section(walked) for walked in walks(records)]
+    """Return a section for each sweep among the records; see :func:`find_sweeps`."""
+    return [_make_section(sweep) for sweep in find_sweeps(records)]
 
 
-def _section(walked: Walked) -> Section:
-    record = (*walked.runs, *walked.left_out)[0].record
-    method, data, model = SPELLING.get(record.method, record.method), record.data.get("name"), record.model.get("name")
-    title = f"{_spoken(walked.parameter)}: {name(method, 30)} on {name(data, 30)} with {name(model, 30)}"
-    drawn = [_panel(walked, panel) for panel in PANELS]
-    drawn += [_scatter(walked), *(_through(walked, key) for key in THROUGH)]
-    drawn += [_pruning(walked, kind) for kind in ("", "magnitude_")]
-    seeds = plural(len({run.record.seed for run in walked.runs}), "seed")
-    text = (
-        f"{plural(len(walked.runs), 'run')} over {seeds}. Lines are means over seeds; a band reaches from the lowest "
-    )
-    text += f"run to the highest.\n{_left_out(walked)}"
-    return Section(title[:1].upper() + title[1:], text, [figure for figure in drawn if figure is not None])
+def _make_section(sweep: SweepRuns) -> Section:
+    record = (*sweep.runs, *sweep.excluded)[0].record
+    names = [clean_name(name, 30) for name in (record.display_name, record.data.get("name"), record.model.get("name"))]
+    title = "{}: {} on {} with {}".format(_parameter_title(sweep.parameter), *names)
+    figures = [_draw_panel(sweep, panel) for panel in PANELS]
+    figures += [_draw_loss_ratios(sweep), *(_draw_history(sweep, key) for key in HISTORY_CHARTS)]
+    figures += [_draw_pruning(sweep, kind) for kind in ("", "magnitude_")]
+    seeds = format_count(len({run.record.seed for run in sweep.runs}), "seed")
+    text = f"{format_count(len(sweep.runs), 'run')} over {seeds}. Lines are means over seeds; a band spans the lowest "
+    text += f"and the highest run.\n{_describe_excluded(sweep)}"
+    return Section(title[:1].upper() + title[1:], text, [figure for figure in figures if figure is not None])
 
 
-def _left_out(walked: Walked) -> str:
-    """Say how many runs are left out, why, and at which values."""
-    said = []
+def _describe_excluded(sweep: SweepRuns) -> str:
+    parts = []
     for why in (DIVERGED, CUT_OFF):
-        at = Counter(run.words for run in walked.left_out if run.left_out == why)
-        if at:
-            said.append(f"{plural(at.total(), 'run')} {why} ({listed([f'{n} at {words}' for words, n in at.items()])})")
-    return f"Left out: {'; '.join(said)}." if said else ""
+        at = Counter(run.label for run in sweep.excluded if run.exclusion == why)
+        values = join_words([f"{n} at {label}" for label, n in at.items()])
+        parts += [f"{format_count(at.total(), 'run')} {why} ({values})"] if at else []
+    return f"Excluded: {'; '.join(parts)}." if parts else ""
 
 
-def _panel(walked: Walked, title: str) -> Figure | None:
+def _draw_panel(sweep: SweepRuns, title: str) -> Figure | None:
     """Draw metrics against the value, with a band over seeds."""
-    known = {m: word for m, word in PANELS[title].items() if any(run.metric(m) is not None for run in walked.runs)}
+    known = {m: label for m, label in PANELS[title].items() if any(run.metric(m) is not None for run in sweep.runs)}
     if "unbiased" in known:
         known.pop("average", None)
     traces: list[dict[str, Any]] = []
-    told: list[str] = []
-    for others, by_value in walked.lines().items():
-        for metric, word in known.items():
-            called = ", ".join(filter(None, (word, others)))
+    descriptions: list[str] = []
+    for others, by_value in sweep.lines().items():
+        for metric, label in known.items():
+            label = ", ".join(filter(None, (label, others)))
             numbers = {value: [run.metric(metric) for run in runs] for value, runs in by_value.items()}
-            points = [p for value, found in numbers.items() for p in _point(value, walked.place(value), found)]
-            traces += _line(points, len(told) + 1, called)
-            told.append(f"{called}: " + ", ".join(f"{plain(mean)} at {value}" for value, _, mean, *_ in points))
+            points = [p for value, part in numbers.items() for p in _make_point(value, sweep.position(value), part)]
+            traces += _mean_line(points, len(descriptions) + 1, label)
+            descriptions.append(_describe_points(label, points))
     if not traces:
         return None
     y = {"ticksuffix": " %" if title == "Accuracy" else "", "nticks": 6}
-    alt = f"{title} by {_spoken(walked.parameter)}. {'; '.join(told)}."
-    return Figure(title, "", {"data": traces, "layout": {"xaxis": _axis(walked), "yaxis": y}}, alt)
+    alt = f"{title} by {_parameter_title(sweep.parameter)}. {'; '.join(descriptions)}."
+    return Figure(title, "", {"data": traces, "layout": {"xaxis": _value_axis(sweep), "yaxis": y}}, alt)
 
 
-def _point(value: str, place: float, numbers: Sequence[float | None]) -> list[Point]:
-    known = [found for found in numbers if found is not None]
-    return [(value, place, fmean(known), min(known), max(known))] if known else []
+def _make_point(value: str, position: float, numbers: Sequence[float | None]) -> list[Point]:
+    known = [number for number in numbers if number is not None]
+    return [(value, position, fmean(known), min(known), max(known))] if known else []
 
 
-def _line(points: Sequence[Point], index: int, called: str) -> list[dict[str, Any]]:
-    """Draw a band from lowest to highest, and the means on it."""
-    colour, symbol = look(index)
+def _describe_points(label: str, points: Sequence[Point], unit: str = "") -> str:
+    return f"{label}: " + ", ".join(f"{format_number(mean)}{unit} at {value}" for value, _, mean, *_ in points)
+
+
+def _mean_line(points: Sequence[Point], index: int, label: str) -> list[dict[str, Any]]:
+    """Draw the means, and a band from minimum to maximum."""
+    colour, symbol = marker_style(index)
     x, means, low, high = ([point[i] for point in points] for i in (1, 2, 3, 4))
     band: dict[str, Any] = {
         "x": [*x, *reversed(x)],
@@ -136,127 +134,251 @@ def _line(points: Sequence[Point], index: int, called: str) -> list[dict[str, An
         "line": {"width": 0},
     }
     band |= {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "hoverinfo": "skip", "showlegend": False}
-    text = [f"{called}, {value}: {plain(mean)} ({plain(a)} to {plain(b)})" for value, _, mean, a, b in points]
-    line = {"x": x, "y": means, "mode": "lines+markers", "name": name(called), "line": {"color": colour, "width": 2}}
-    return [band, line | {"marker": {"color": colour, "symbol": symbol, "size": 8}} | _hover(text)]
+    text = [
+        f"{label}, {value}: {format_number(mean)} ({format_number(a)} to {format_number(b)})"
+        for value, _, mean, a, b in points
+    ]
+    line: dict[str, Any] = {"x": x, "y": means, "mode": "lines+markers", "name": clean_name(label)}
+    line |= {"line": {"color": colour, "width": 2}, "marker": {"color": colour, "symbol": symbol, "size": 8}}
+    return [band, line | _hover(text)]
 
 
 def _hover(text: list[str]) -> dict[str, Any]:
     return {"text": text, "hovertemplate": "%{text}<extra></extra>"}
 
 
-def _axis(walked: Walked) -> dict[str, Any]:
-    """Return the axis of the values: logarithmic where they are numbers that grow tenfold."""
-    axis: dict[str, Any] = {"title": _spoken(walked.parameter)}
-    places = [walked.place(value) for value in walked.values]
-    if len(places) <= MANY or not walked.numeric:
-        axis |= {"tickvals": places, "ticktext": [name(value, 20) for value in walked.values]}
-    if walked.numeric and min(places) > 0 and max(places) >= 10 * min(places):
+def _value_axis(sweep: SweepRuns) -> dict[str, Any]:
+    """Return the axis of the values: logarithmic if they span a factor of ten."""
+    axis: dict[str, Any] = {"title": _parameter_title(sweep.parameter)}
+    positions = [sweep.position(value) for value in sweep.values]
+    if len(positions) <= MAX_TICKS or not sweep.numeric:
+        axis |= {"tickvals": positions, "ticktext": [clean_name(value, 20) for value in sweep.values]}
+    if sweep.numeric and min(positions) > 0 and max(positions) >= 10 * min(positions):
         axis |= {"type": "log"}
     return axis
 
 
-def _scatter(walked: Walked) -> Figure | None:
-    """Draw accuracy against the highest loss ratio, run by run."""
+def _draw_loss_ratios(sweep: SweepRuns) -> Figure | None:
+    """Draw accuracy against the highest loss ratio, one dot per run."""
     traces = []
-    for i, (words, runs) in enumerate(walked.arms().items()):
+    for i, (label, runs) in enumerate(sweep.runs_by_value().items()):
         dots = [(ratio, run) for run in runs if (ratio := run.metric("max_loss_ratio")) is not None]
-        colour, symbol = look(i + 1)
-        text = [f"{words}, seed {run.record.seed}: {plain(run.accuracy)} % at {plain(ratio)}" for ratio, run in dots]
+        colour, symbol = marker_style(i + 1)
+        text = [
+            f"{label}, seed {run.record.seed}: {format_number(run.accuracy)} % at {format_number(ratio)}"
+            for ratio, run in dots
+        ]
         trace = {"x": [ratio for ratio, _ in dots], "y": [run.accuracy for _, run in dots], "mode": "markers"}
-        trace |= {"name": name(words), "marker": {"color": colour, "symbol": symbol, "size": 10}, "cliponaxis": False}
-        traces.append(trace | _hover(text))
+        marker = {"color": colour, "symbol": symbol, "size": 10}
+        traces.append(trace | {"name": clean_name(label), "marker": marker, "cliponaxis": False} | _hover(text))
     if not any(trace["x"] for trace in traces):
         return None
-    told = [f"{r:.2f} {word}" for metric, word in RATIOS.items() if (r := _correlation(walked, metric)) is not None]
-    said = f"Correlation over runs with the highest ratio: {listed(told)}.".replace(" -", f" {MINUS}") if told else ""
-    axes = {
-        "xaxis": {"title": "highest loss ratio of a mini-batch"},
-        "yaxis": {"title": "accuracy", "ticksuffix": " %"},
-    }
+    correlations = [
+        f"{r:.2f} {label}" for metric, label in RATIOS.items() if (r := _correlation(sweep, metric)) is not None
+    ]
+    caption = f"Correlation over runs with the highest ratio: {join_words(correlations)}." if correlations else ""
+    caption = caption.replace(" -", f" {MINUS}")
+    x, y = {"title": "highest loss ratio of a mini-batch"}, {"title": "accuracy", "ticksuffix": " %"}
     title = "Accuracy and the highest loss ratio"
-    return Figure(title, said, {"data": traces, "layout": axes}, f"{title}, one dot per run. {said}", 360)
+    return Figure(
+        title,
+        caption,
+        {"data": traces, "layout": {"xaxis": x, "yaxis": y}},
+        f"{title}, one dot per run. {caption}",
+        360,
+    )
 
 
-def _correlation(walked: Walked, metric: str) -> float | None:
-    pairs = [(x, y) for run in walked.runs if (x := run.metric(metric)) is not None and (y := run.accuracy) is not None]
+def _correlation(sweep: SweepRuns, metric: str) -> float | None:
+    pairs = [(x, y) for run in sweep.runs if (x := run.metric(metric)) is not None and (y := run.accuracy) is not None]
     try:
         return correlation(*zip(*pairs, strict=True)) if len(pairs) > 2 else None
-    except StatisticsError:  # one of the two is the same in all runs
+    except StatisticsError:  # a constant metric
         return None
 
 
-def _through(walked: Walked, key: str) -> Figure | None:
-    """Draw a number of the history of every run, epoch by epoch, and what belongs beside it."""
-    traces, arms = list[dict[str, Any]](), walked.arms()
-    banded = key in AROUND and len(arms) <= FEW
-    for i, runs in enumerate(arms.values()):
+def _draw_history(sweep: SweepRuns, key: str) -> Figure | None:
+    """Draw a metric of the training history of every run, by epoch."""
+    traces, by_value = list[dict[str, Any]](), sweep.runs_by_value()
+    has_bands = key in HISTORY_BANDS and len(by_value) <= MAX_BANDED_VALUES
+    for i, runs in enumerate(by_value.values()):
         for n, run in enumerate(runs):
-            traces += _band(run, *AROUND[key], i) if banded and not n else []
-            traces += _thread(run, key, i, showlegend=not n)
-            traces += _thread(run, DASHED[key], i, "dash") if key in DASHED else []
+            traces += _history_band(run, *HISTORY_BANDS[key], i) if has_bands and not n else []
+            traces += _history_line(run, key, i, showlegend=not n)
+            traces += _history_line(run, DASHED[key], i, "dash") if key in DASHED else []
     if not traces:
         return None
-    title, caption = THROUGH[key]
-    caption += " A band holds the middle 80 % of the first seed's neurons." if banded else ""
+    title, caption = HISTORY_CHARTS[key]
+    caption += " A band contains the middle 80 % of the first seed's neurons." if has_bands else ""
     layout = {"xaxis": {"title": "epoch", "type": "log", "dtick": 1}, "yaxis": {"range": [-0.02, 1.03]}}
     return Figure(title, caption, {"data": traces, "layout": layout}, f"{title}, one line per run. {caption}", 340)
 
 
-def _thread(run: Run, metric: str, arm: int, dash: str = "solid", showlegend: bool = False) -> list[dict[str, Any]]:
-    """Draw one number of one run, epoch by epoch; nothing where it has none."""
-    rows, colour = _history(run, metric), look(arm + 1)[0]
-    text = [f"{run.words}, seed {run.record.seed}, epoch {epoch:g}: {plain(value)}" for epoch, value in rows]
+def _history_line(
+    run: Run, metric: str, index: int, dash: str = "solid", showlegend: bool = False
+) -> list[dict[str, Any]]:
+    """Draw a metric of one run by epoch; nothing if it has none."""
+    rows, colour = _history_values(run, metric), marker_style(index + 1)[0]
+    text = [f"{run.label}, seed {run.record.seed}, epoch {epoch:g}: {format_number(value)}" for epoch, value in rows]
     trace: dict[str, Any] = {"x": [epoch for epoch, _ in rows], "y": [value for _, value in rows]}
     trace |= {"mode": "lines+markers", "opacity": 0.8, "line": {"color": colour, "width": 1.75, "dash": dash}}
-    trace |= {"marker": {"color": colour, "size": 4}, "legendgroup": str(arm), "showlegend": showlegend}
-    return [trace | {"name": name(run.words)} | _hover(text)] if rows else []
+    trace |= {"marker": {"color": colour, "size": 4}, "legendgroup": str(index), "showlegend": showlegend}
+    return [trace | {"name": clean_name(run.label)} | _hover(text)] if rows else []
 
 
-def _history(run: Run, metric: str) -> list[tuple[float, float]]:
-    """Return a number of every epoch that has it."""
-    found = [(number(row.get("epoch")), number(row.get(metric))) for row in run.record.history]
-    return [(epoch, value) for epoch, value in found if epoch is not None and value is not None]
+def _history_values(run: Run, metric: str) -> list[tuple[float, float]]:
+    rows = [(finite_number(row.get("epoch")), finite_number(row.get(metric))) for row in run.record.history]
+    return [(epoch, value) for epoch, value in rows if epoch is not None and value is not None]
 
 
-def _band(run: Run, low: str, high: str, arm: int) -> list[dict[str, Any]]:
-    """Fill what lies between two numbers of one run, epoch by epoch."""
-    edge = [*_history(run, high), *reversed(_history(run, low))]
+def _history_band(run: Run, low: str, high: str, index: int) -> list[dict[str, Any]]:
+    edge = [*_history_values(run, high), *reversed(_history_values(run, low))]
     band: dict[str, Any] = {"x": [epoch for epoch, _ in edge], "y": [value for _, value in edge], "mode": "lines"}
-    band |= {"line": {"width": 0}, "fill": "toself", "fillcolor": look(arm + 1)[0], "opacity": 0.12}
-    return [band | {"hoverinfo": "skip", "showlegend": False, "legendgroup": str(arm)}] if edge else []
+    band |= {"line": {"width": 0}, "fill": "toself", "fillcolor": marker_style(index + 1)[0], "opacity": 0.12}
+    return [band | {"hoverinfo": "skip", "showlegend": False, "legendgroup": str(index)}] if edge else []
 
 
-def _pruning(walked: Walked, kind: str) -> Figure | None:
-    """Draw the accuracy that is left as more is pruned, one line per value."""
+def _draw_pruning(sweep: SweepRuns, kind: str) -> Figure | None:
+    """Draw accuracy against the pruned fraction, one line per value."""
     traces: list[dict[str, Any]] = []
-    told: list[str] = []
-    for i, (words, runs) in enumerate(walked.arms().items()):
-        curves = [curve for run in runs if (curve := _kept(run, kind))]
+    descriptions: list[str] = []
+    for i, (label, runs) in enumerate(sweep.runs_by_value().items()):
+        curves = [curve for run in runs if (curve := _accuracy_by_fraction(run, kind))]
         kappas = sorted(set.intersection(*map(set, curves))) if curves else []
-        points = [p for k in kappas for p in _point(f"{100 * k:g} %", 100 * k, [curve[k] for curve in curves])]
+        points = [p for k in kappas for p in _make_point(f"{100 * k:g} %", 100 * k, [curve[k] for curve in curves])]
         if points:
-            traces += _line(points, i + 1, words)
-            told.append(f"{words}: " + ", ".join(f"{plain(mean)} % at {value}" for value, _, mean, *_ in points))
+            traces += _mean_line(points, i + 1, label)
+            descriptions.append(_describe_points(label, points, " %"))
     if not traces:
         return None
-    what = "single weights" if kind else "nodes and kernels"
-    caption = "Accuracy on the test split, times the share of it that is kept on the examples that were pruned on."
-    x = {"title": "pruned share of every layer", "ticksuffix": " %", "nticks": 6}
+    unit = "single weights" if kind else "nodes and kernels"
+    caption = (
+        "Accuracy on the test split, times the fraction of the accuracy that remains on the examples used for pruning."
+    )
+    x = {"title": "pruned fraction of every layer", "ticksuffix": " %", "nticks": 6}
     layout = {"xaxis": x, "yaxis": {"ticksuffix": " %", "rangemode": "tozero"}}
-    title = f"Accuracy under pruning of {what}"
-    return Figure(title, caption, {"data": traces, "layout": layout}, f"{title}. {'; '.join(told)}.", 340)
+    title = f"Accuracy under pruning of {unit}"
+    return Figure(title, caption, {"data": traces, "layout": layout}, f"{title}. {'; '.join(descriptions)}.", 340)
 
 
-def _kept(run: Run, kind: str) -> dict[float, float]:
-    """Return accuracy in percent by the share that is pruned."""
-    whole, found = run.accuracy or 0.0, dict[float, float]()
+def _accuracy_by_fraction(run: Run, kind: str) -> dict[float, float]:
+    whole, accuracies = run.accuracy or 0.0, dict[float, float]()
     for metric in run.record.metrics:
-        match, share = UNDER_PRUNING.fullmatch(metric), run.metric(metric)
-        if match is not None and (match[1] or "") == kind and share is not None:
-            found[float(match[2])] = whole * share
-    return {0.0: whole, **found} if found else {}
+        match, fraction = PRUNED_METRIC.fullmatch(metric), run.metric(metric)
+        if match is not None and (match[1] or "") == kind and fraction is not None:
+            accuracies[float(match[2])] = whole * fraction
+    return {0.0: whole, **accuracies} if accuracies else {}
 
 
-def _spoken(parameter: str) -> str:
-    return SPOKEN.get(parameter, name(parameter).replace("_", " "))
+def _parameter_title(parameter: str) -> str:
+    return PARAMETER_TITLES.get(parameter, clean_name(parameter).replace("_", " "))
+
+
+CELL = re.compile(r"(\S+) (\w[\w.]*=[^,=]+(?:, \w[\w.]*=[^,=]+)*)")
+"""name of the sweep or claim, and the values of its parameters"""
+PERCENT = ("unbiased", "average", "worst_group", "pruned_accuracy")
+DIVERGED, CUT_OFF = "diverged", "did not reach the stopping rule"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a sweep: the values of its parameters, and its record."""
+
+    settings: Mapping[str, str]
+    record: Record
+
+    @property
+    def label(self) -> str:
+        """The values of all parameters, such as ``lr 0.1``."""
+        return _format_settings(self.settings)
+
+    def metric(self, metric: str) -> float | None:
+        """Return a metric of the record; accuracies in percent."""
+        value = finite_number(self.record.metrics.get(metric))
+        return value if value is None or metric not in PERCENT else 100 * value
+
+    @property
+    def accuracy(self) -> float | None:
+        """The unbiased accuracy in percent, or the average if there is none."""
+        unbiased = self.metric("unbiased")
+        return self.metric("average") if unbiased is None else unbiased
+
+    @property
+    def exclusion(self) -> str:
+        """Why the run does not count: it diverged, or did not reach its stopping rule; empty if it counts."""
+        if self.accuracy is None:
+            return DIVERGED
+        return CUT_OFF if is_cut_off(self.record) else ""
+
+
+@dataclass(frozen=True)
+class SweepRuns:
+    """The runs of one sweep by the values of one of its parameters."""
+
+    parameter: str
+    values: tuple[str, ...]  # values in order; numbers are sorted
+    runs: tuple[Run, ...]  # the runs that count
+    excluded: tuple[Run, ...]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the values are numbers."""
+        return _are_numeric(self.values)
+
+    def position(self, value: str) -> float:
+        """Return the position of a value on the axis."""
+        return float(value) if self.numeric else float(self.values.index(value))
+
+    def lines(self) -> dict[str, dict[str, list[Run]]]:
+        """Return the runs by the values of all other parameters, and by that of this one."""
+        lines: dict[str, dict[str, list[Run]]] = {}
+        for value in self.values:
+            for run in (run for run in self.runs if run.settings[self.parameter] == value):
+                others = _format_settings({key: other for key, other in run.settings.items() if key != self.parameter})
+                lines.setdefault(others, {}).setdefault(value, []).append(run)
+        return lines
+
+    def runs_by_value(self) -> dict[str, list[Run]]:
+        """Return the runs by the values of all parameters."""
+        by_value: dict[str, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: self.values.index(run.settings[self.parameter])):
+            by_value.setdefault(run.label, []).append(run)
+        return by_value
+
+
+def find_sweeps(records: Iterable[Record]) -> list[SweepRuns]:
+    """Return every sweep among the records: runs whose cell contains their values, as in ``sweep-1a2b lr=0.1, l2=0``.
+
+    Records with the same cell and key are the same run and count once.
+    """
+    by_sweep: dict[str, dict[str, Run]] = {}
+    for n, record in enumerate(records):
+        match = CELL.fullmatch(record.cell)
+        if match is not None:
+            settings = dict(part.split("=", 1) for part in match[2].split(", "))
+            by_sweep.setdefault(match[1], {})[f"{match[2]} {record.key or n}"] = Run(settings, record)
+    return [sweep for runs in by_sweep.values() if (sweep := _make_sweep(list(runs.values()))) is not None]
+
+
+def _make_sweep(runs: Sequence[Run]) -> SweepRuns | None:
+    """Choose the parameter for the axis: the first with several values, numeric ones first."""
+    keys = [key for key in runs[0].settings if all(key in run.settings for run in runs)]
+    values = {key: list(dict.fromkeys(run.settings[key] for run in runs)) for key in keys}
+    varied = sorted((key for key in keys if len(values[key]) > 1), key=lambda key: not _are_numeric(values[key]))
+    if not varied:
+        return None
+    key = varied[0]
+    ordered = sorted(values[key], key=float) if _are_numeric(values[key]) else values[key]
+    counted = tuple(run for run in runs if not run.exclusion)
+    return SweepRuns(key, tuple(ordered), counted, tuple(run for run in runs if run.exclusion))
+
+
+def _format_settings(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings.items())
+
+
+def _are_numeric(values: Iterable[str]) -> bool:
+    try:
+        return all(float(value) == float(value) for value in values)
+    except ValueError:
+        return False

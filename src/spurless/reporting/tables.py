@@ -1,62 +1,37 @@
-"""Tables: the rows that the page shows, every cell a string beside the number that it sorts by."""
+"""Rows of the tables of a page; each cell has a text and the number to sort by."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from spurless.reporting.arms import Arm, Estimate, Study
-from spurless.reporting.words import (
+from spurless.core.metric_info import METRICS, MetricInfo, Unit
+from spurless.reporting.aggregate import SIZE_FIELDS, Comparison, Estimate, MethodRuns
+from spurless.reporting.format import (
     MINUS,
-    SIZES,
-    duration,
-    listed,
-    name,
-    percent,
-    plain,
-    plural,
-    points,
-    size,
-    span,
+    MISSING,
+    clean_name,
+    format_count,
+    format_duration,
+    format_interval,
+    format_number,
+    format_percent,
+    format_points,
+    format_size,
+    is_sparse,
+    join_words,
 )
 
-METRICS = {
-    "average": ("Average", "Share of all test examples that are right.", "share"),
-    "adjusted_average": ("Adjusted average", "Groups weighed by their share of the train split.", "share"),
-    "balanced_average": ("Balanced average", "Mean of the groups, each counted once.", "share"),
-    "unbiased": ("Unbiased", "The same, where every label has an attribute that goes with it.", "share"),
-    "aligned": ("Aligned", "Mean of the groups where the shortcut is right.", "share"),
-    "conflicting": ("Conflicting", "Mean of the groups where the shortcut is wrong.", "share"),
-    "worst_group": ("Worst group", "The lowest accuracy of any group.", "share"),
-    "worst_class": ("Worst class", "The lowest accuracy of any class.", "share"),
-    "balanced_accuracy": ("Balanced accuracy", "Mean of the classes, each counted once.", "share"),
-    "gap": ("Gap", "Average minus worst group; 0 is best.", "points"),
-    "ece": ("Calibration error", "How far confidence is from accuracy; 0 is best.", "share"),
-    "worst_group_ece": ("Worst calibration error", "The highest of any group; 0 is best.", "share"),
-    "loss": ("Log loss", "Mean surprise at the true label; 0 is best.", "number"),
-    "val_average": ("Validation average", "Share of all validation examples that are right.", "share"),
-    "prunability": ("Prunability", "Mean share of accuracy that is left, over shares of pruned neurons.", "number"),
-    "pruned_accuracy": ("Accuracy under pruning", "The same, without dividing by the accuracy.", "share"),
-    "activation_compressibility": ("Compressibility", "How much of a representation a tenth of it holds.", "number"),
-    "class_separation": ("Class separation", "R squared of classes among representations.", "number"),
-    "csi": ("Class selectivity", "How much a neuron prefers one class, mean over neurons.", "number"),
-    "resolution": ("Resolution", "What one example of the worst group is worth.", "points"),
-    "aurc": ("Risk-coverage area", "Mean error over all coverages, if the model may abstain; 0 is best.", "share"),
-    "excess_aurc": ("Excess area", "What a perfect score would take off that; 0 is best.", "share"),
-    "worst_group_aurc": ("Worst risk-coverage area", "The highest within any group; 0 is best.", "share"),
-}
-"""label, explanation and kind of the numbers that a person reads first; others follow under their own name"""
-
-AT_A_COVERAGE = re.compile(r"(coverage|error|worst_group_error)_at_[\d.e-]+")
-"""numbers that have a table of their own where the record says what was kept"""
+COVERAGE_METRIC = re.compile(r"(coverage|error|worst_group_error)_at_[\d.e-]+")
+"""metrics that are shown in the table of coverages instead, if the record has one"""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What is shown, the small print below it, the number to sort by, and whether it is the lowest of its column."""
+class TableCell:
+    """A text, the note below it, the number to sort by, and whether it is the lowest of its column."""
 
     text: str
     note: str = ""
@@ -64,132 +39,177 @@ class Cell:
     lowest: bool = False
 
 
-def group_rows(study: Study, groups: list[str]) -> list[dict[str, Any]]:
-    """Return one row per group: its sizes and its accuracy under each arm."""
-    lowest = {arm.name: arm.worst_names for arm in study.arms}
+def group_rows(comparison: Comparison, groups: list[str]) -> list[dict[str, Any]]:
+    """Return one row per group: its sizes and its accuracy with each method."""
+    lowest = {runs.name: runs.worst_names for runs in comparison.methods}
     rows = []
     for group in groups:
-        test, train = study.counts(group)
-        cells = [_accuracy(arm.group(group), group in lowest[arm.name]) for arm in study.arms]
-        rows.append({"name": name(group), "test": test, "train": train, "cells": cells})
+        test, train = comparison.counts(group)
+        cells = [_accuracy_cell(runs.group(group), group in lowest[runs.name]) for runs in comparison.methods]
+        rows.append({"name": clean_name(group), "test": test, "train": train, "cells": cells})
     return rows
 
 
-def metric_rows(study: Study) -> list[dict[str, Any]]:
-    """Return one row per number of the records: first those with a human label, in their order, then the rest."""
-    records = [record for arm in study.arms for record in arm.records]
-    apart = any(isinstance(r.selective, dict) and r.selective.get("rows") for r in records)
-    keys = dict.fromkeys(k for r in records for k in r.metrics if not (apart and AT_A_COVERAGE.fullmatch(k)))
+def metric_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return one row per metric of the records: first those of the table of metrics, in its order."""
+    records = [record for runs in comparison.methods for record in runs.records]
+    has_coverage_table = any(isinstance(r.selective, dict) and r.selective.get("rows") for r in records)
+    keys = dict.fromkeys(
+        k for r in records for k in r.metrics if not (has_coverage_table and COVERAGE_METRIC.fullmatch(k))
+    )
     rows = []
     for key in [*(k for k in METRICS if k in keys), *(k for k in keys if k not in METRICS)]:
-        label, why, kind = METRICS.get(key, (name(key).replace("_", " "), "", "number"))
-        cells = [_metric(arm.metric(key), kind) for arm in study.arms]
-        rows.append({"name": label, "why": why, "cells": cells})
+        info = METRICS.get(key) or MetricInfo(key, clean_name(key).replace("_", " "), "", "", "number", None)
+        cells = [_metric_cell(runs.metric(key), info.unit) for runs in comparison.methods]
+        rows.append({"key": key, "name": info.label, "description": _describe_metric(info), "cells": cells})
     return rows
 
 
-def supervision_rows(study: Study) -> list[dict[str, Any]]:
-    """Return which labels each arm used, and how its checkpoint was chosen."""
+def _describe_metric(info: MetricInfo) -> str:
+    if not info.description:
+        return ""
+    best = "; lower is better" if info.higher_is_better is False else ""
+    return f"{info.description[:1].upper()}{info.description[1:]}{best}."
+
+
+def supervision_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return which labels each method used, and how its checkpoint was selected."""
     kinds = ("train_attributes", "val_labels", "val_attributes")
     rows = []
-    for arm in study.arms:
-        used = ["used" if kind in arm.supervision else "not used" for kind in kinds]
-        other = listed([name(k) for k in arm.supervision if k not in kinds])
-        chosen = listed([name(c).replace("_", " ") for c in dict.fromkeys(r.selection for r in arm.records) if c])
-        rows.append({"name": name(arm.name), "used": used, "other": other, "selection": chosen or "n/a"})
+    for runs in comparison.methods:
+        used = ["used" if kind in runs.supervision else "not used" for kind in kinds]
+        other = join_words([clean_name(k) for k in runs.supervision if k not in kinds])
+        criteria = dict.fromkeys(record.selection for record in runs.records if record.selection)
+        selection = join_words([clean_name(criterion).replace("_", " ") for criterion in criteria])
+        rows.append({"name": clean_name(runs.name), "used": used, "other": other, "selection": selection or MISSING})
     return rows
 
 
-def run_facts(arm: Arm) -> list[tuple[str, str]]:
-    """Return what was run, as pairs of a word and its value."""
-    first = arm.records[0]
-    facts = [("Method", name(arm.method)), ("Seeds", listed([str(seed) for seed in arm.seeds]))]
-    facts += [("Model", settings({key: value for key, value in first.model.items() if key not in SIZES}))]
-    facts += [("Size", size(first.model)), ("Config", settings(first.config)), ("Train", settings(first.train))]
-    facts += [("Time per run", listed([duration(sum(r.seconds.values())) for r in arm.records][:8]))]
-    facts += [("Stages", settings({k: duration(v) for k, v in first.seconds.items()}))]
-    peak = max((r.peak_memory or 0 for r in arm.records), default=0)
+def run_facts(runs: MethodRuns) -> list[tuple[str, str]]:
+    """Return settings, time and environment of a method's runs, as pairs of a label and a value."""
+    first = runs.records[0]
+    facts = [("Method", clean_name(runs.method)), ("Seeds", join_words([str(seed) for seed in runs.seeds]))]
+    facts += [("Model", format_settings({key: value for key, value in first.model.items() if key not in SIZE_FIELDS}))]
+    facts += [("Size", format_size(first.model)), ("Config", format_settings(first.config))]
+    facts += [("Train", format_settings(first.train))]
+    facts += [("Time per run", join_words([format_duration(sum(r.seconds.values())) for r in runs.records][:8]))]
+    facts += [("Stages", format_settings({k: format_duration(v) for k, v in first.seconds.items()}))]
+    peak = max((r.peak_memory or 0 for r in runs.records), default=0)
     facts += [("Peak memory", f"{peak / 2**20:,.0f} MiB")] if peak else []
-    facts += [("Run at", listed([name(r.time) for r in arm.records if r.time][:8]))]
-    facts += [("Commit", listed(list(dict.fromkeys(name(r.commit) for r in arm.records if r.commit))))]
-    facts += [("Versions", settings(first.versions)), ("Hardware", settings(first.hardware))]
-    facts += [
-        ("Command", name(first.command, 400)),
-        ("Record keys", listed([name(r.key) for r in arm.records if r.key])),
+    facts += [("Run at", join_words([clean_name(r.time) for r in runs.records if r.time][:8]))]
+    facts += [("Commit", join_words(list(dict.fromkeys(clean_name(r.commit) for r in runs.records if r.commit))))]
+    facts += [("Versions", format_settings(first.versions)), ("Hardware", format_settings(first.hardware))]
+    facts += [("Command", clean_name(first.command, 400))]
+    facts += [("Record keys", join_words([clean_name(r.key) for r in runs.records if r.key]))]
+    return [(label, value) for label, value in facts if value]
+
+
+def data_facts(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the facts about the dataset, as pairs of a label and a value."""
+    data = comparison.data
+    facts = [("Dataset", clean_name(data.get("name", MISSING))), ("Options", format_settings(data.get("options")))]
+    facts += [("Labels", _format_few(data.get("labels"))), ("Attributes", _format_few(data.get("attributes")))]
+    facts += [("Counts", format_settings(data.get("counts")))]
+    facts += [("Fingerprint", clean_name(data.get("fingerprint") or ""))]
+    return [(label, value) for label, value in facts if value]
+
+
+def warning_rows(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return each warning once, with the runs that raised it."""
+    by_text: dict[str, dict[str, list[str]]] = {}
+    for name, record in ((clean_name(runs.name), record) for runs in comparison.methods for record in runs.records):
+        for text in record.warnings:
+            by_text.setdefault(text, {}).setdefault(name, []).append(str(record.seed))
+    who = [
+        "; ".join(f"{method}, seed{'s' * (len(s) > 1)} {join_words(s)}" for method, s in seeds.items())
+        for seeds in by_text.values()
     ]
-    return [(word, value) for word, value in facts if value]
+    return [(clean_name(text, 400), runs) for text, runs in zip(by_text, who, strict=True)]
 
 
-def data_facts(study: Study) -> list[tuple[str, str]]:
-    """Return what the dataset was, as pairs of a word and its value."""
-    data = study.data
-    facts = [("Dataset", name(data.get("name", "n/a"))), ("Options", settings(data.get("options")))]
-    facts += [("Labels", _few(data.get("labels"))), ("Attributes", _few(data.get("attributes")))]
-    facts += [("Counts", settings(data.get("counts"))), ("Fingerprint", name(data.get("fingerprint") or ""))]
-    return [(word, value) for word, value in facts if value]
-
-
-def warnings(study: Study) -> list[tuple[str, str]]:
-    """Return each warning once, with the runs that gave it."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for arm in study.arms:
-        for record in arm.records:
-            for text in record.warnings:
-                found.setdefault(text, {}).setdefault(name(arm.name), []).append(str(record.seed))
-    return [
-        (name(text, 400), "; ".join(f"{arm}, seed{'s' * (len(s) > 1)} {listed(s)}" for arm, s in who.items()))
-        for text, who in found.items()
-    ]
-
-
-def settings(value: object) -> str:
-    """Write a mapping as ``key = value`` pairs.
+def format_settings(value: object) -> str:
+    """Format a mapping as ``key = value`` pairs.
 
     Example:
-        >>> settings({"lr": 0.1, "layers": [1, 2], "inner": {"on": True}})
+        >>> format_settings({"lr": 0.1, "layers": [1, 2], "inner": {"on": True}})
         'lr = 0.1, layers = [1, 2], inner.on = yes'
     """
     if not isinstance(value, Mapping):
-        return "" if value is None else name(value, 400)
-    return ", ".join(f"{key} = {shown}" for key, shown in _flat(value))
+        return "" if value is None else clean_name(value, 400)
+    return ", ".join(f"{key} = {text}" for key, text in _flatten(value))
 
 
-def _flat(value: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flatten(value: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for key, inner in value.items():
-        word = prefix + name(key)
-        pairs += _flat(inner, f"{word}.") if isinstance(inner, Mapping) else [(word, _setting(inner))]
+        label = prefix + clean_name(key)
+        pairs += _flatten(inner, f"{label}.") if isinstance(inner, Mapping) else [(label, _format_setting(inner))]
     return pairs
 
 
-def _setting(value: object) -> str:
+def _format_setting(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
         return "none"
-    return name(json.dumps(value, default=str) if isinstance(value, list | tuple) else value, 120)
+    return clean_name(json.dumps(value, default=str) if isinstance(value, list | tuple) else value, 120)
 
 
-def _few(values: object) -> str:
+def _format_few(values: object) -> str:
     if not isinstance(values, list | tuple):
-        return settings(values)
-    shown = [name(v, 24) for v in values[:8]]
-    return ", ".join(shown) + (f" and {plural(len(values) - 8, 'other')}" if len(values) > 8 else "")
+        return format_settings(values)
+    names = [clean_name(v, 24) for v in values[:8]]
+    return ", ".join(names) + (f" and {format_count(len(values) - 8, 'other')}" if len(values) > 8 else "")
 
 
-def _accuracy(estimate: Estimate, lowest: bool) -> Cell:
-    note = "" if estimate.low is None else span(estimate)
-    return Cell(percent(estimate.mean), note, estimate.mean, lowest)
+def _accuracy_cell(estimate: Estimate, lowest: bool = False) -> TableCell:
+    note = "" if estimate.low is None else format_interval(estimate)
+    return TableCell(format_percent(estimate.mean), note, estimate.mean, lowest)
 
 
-def _metric(estimate: Estimate, kind: str) -> Cell:
+def _metric_cell(estimate: Estimate, unit: Unit) -> TableCell:
     mean, spread = estimate.mean, estimate.spread
-    if kind == "number":
-        return Cell(plain(mean), f"± {plain(spread)}" if spread is not None else "", mean)
-    note = "" if spread is None else f"± {100 * spread:.1f}"
-    if kind == "share":
-        return Cell(percent(mean), note, mean)
+    if unit == "number":
+        return TableCell(format_number(mean), f"± {format_number(spread)}" if spread is not None else "", mean)
+    cell = fraction_cell(estimate)
+    if unit == "fraction":
+        return cell
     sign = MINUS if mean is not None and round(100 * mean, 1) < 0 else ""
-    return Cell(
-        points(None if mean is None else 100 * mean) if not sign else f"{sign}{points(100 * (mean or 0))}", note, mean
-    )
+    return replace(cell, text=sign + format_points(None if mean is None else 100 * mean))
+
+
+RISK_METRIC = "worst_group_aurc"  # the risk of a model that may abstain, as one number
+
+
+def size_table(comparison: Comparison) -> dict[str, Any]:
+    """Return columns and one row per method; empty if no method has sparse weights."""
+    if not any(is_sparse(record.model) for runs in comparison.methods for record in runs.records):
+        return {}
+    columns = ["Worst group", "Average", "Zero weights", "Remaining parameters", "Remaining multiply-adds"]
+    has_risk = any(runs.metric(RISK_METRIC).mean is not None for runs in comparison.methods)
+    columns += ["Worst risk-coverage area"] if has_risk else []
+    rows = [{"name": clean_name(a.name), "cells": _size_cells(a)[: len(columns)]} for a in comparison.methods]
+    return {"columns": columns, "has_risk": has_risk, "rows": rows}
+
+
+def _size_cells(runs: MethodRuns) -> list[TableCell]:
+    return [
+        *(_accuracy_cell(estimate) for estimate in (runs.worst, runs.average)),
+        fraction_cell(runs.model_size("sparsity")),
+        _remaining_cell(runs.model_size("kept_parameters"), runs.model_size("parameters")),
+        _remaining_cell(runs.model_size("kept_flops"), runs.model_size("flops")),
+        fraction_cell(runs.metric(RISK_METRIC)),
+    ]
+
+
+def fraction_cell(estimate: Estimate) -> TableCell:
+    """Return a cell with the mean in percent and the standard deviation over runs."""
+    spread = estimate.spread
+    return TableCell(format_percent(estimate.mean), "" if spread is None else f"± {100 * spread:.1f}", estimate.mean)
+
+
+def _remaining_cell(remaining: Estimate, total: Estimate) -> TableCell:
+    if remaining.mean is None:
+        return TableCell(MISSING)
+    note = "" if total.mean is None else f"of {total.mean:,.0f}"
+    return TableCell(f"{remaining.mean:,.0f}", note, remaining.mean)

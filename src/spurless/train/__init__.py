@@ -1,1 +1,1 @@
-"""Train: the one loop, its steps, checkpoints, evaluation and selection."""
+"""The training loop, its steps, checkpoints, evaluation, selection and selective prediction."""

@@ -1,4 +1,4 @@
-"""Checkpoints: one file per stage of a run, replaced whole, read without pickle."""
+"""Checkpoints: one file per stage of a run, replaced atomically and read without pickle."""
 
 from __future__ import annotations
 
@@ -10,61 +10,60 @@ from typing import Any
 
 import torch
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.files import replace_file
 
 
 @dataclass
 class Checkpoints:
-    """The folder of one run. A stage that is done is loaded, one that was cut short is continued.
+    """The checkpoints of one run: completed stages are loaded, interrupted ones continued.
 
-    ``key`` names the run by content: a folder that holds another run's stages is refused, never mixed.
+    ``key`` is the key of the run; checkpoints of other runs in the folder are an error.
     """
 
     folder: Path
     key: str
-    seconds: float = 30.0
-    """Least time between two saves; a stage's end is always saved."""
-    _last: dict[str, float] = field(default_factory=dict)
+    seconds: float = 30.0  # minimum time between two saves; the end of a stage is always saved
+    _last_save: dict[str, float] = field(default_factory=dict)
 
-    def due(self, stage: str) -> bool:
-        """Return whether it is time to save."""
+    def is_due(self, stage: str) -> bool:
+        """Return whether the last save of a stage is long enough ago."""
         now = time.monotonic()
-        return now - self._last.setdefault(stage, now) >= self.seconds
+        return now - self._last_save.setdefault(stage, now) >= self.seconds
 
     def save(self, stage: str, state: dict[str, Any]) -> None:
-        """Replace the stage's file; a kill at any moment leaves the old or the new one."""
+        """Replace the file of a stage atomically."""
 
         def write(scratch: Path) -> None:
             try:
                 torch.save({"key": self.key, **state}, scratch)
-            except RuntimeError as error:  # what torch raises on a full disk
-                raise OSError(errno.ENOSPC, f"the checkpoint was not written whole ({error})") from None
+            except RuntimeError as error:  # torch raises this if the disk is full
+                raise OSError(errno.ENOSPC, f"the checkpoint could not be written ({error})") from None
 
         replace_file(self._path(stage), write)
-        self._last[stage] = time.monotonic()
+        self._last_save[stage] = time.monotonic()
 
     def load(self, stage: str) -> dict[str, Any] | None:
-        """Return what the stage saved last, or nothing."""
+        """Return the last checkpoint of a stage, or None."""
         path = self._path(stage)
         if not path.exists():
             return None
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise BadInput(
-                f"the checkpoint cannot be read: {error}", where=path, do="Delete it to start anew."
+            raise InputError(
+                f"the checkpoint cannot be read: {error}", where=path, hint="Delete it to start again."
             ) from None
         if state.get("key") != self.key:
-            raise BadInput(
+            raise InputError(
                 "the checkpoint belongs to another run (other data, model, method, settings or seed)",
                 where=path,
-                do="Choose another --out folder, or delete it.",
+                hint="Choose another --out folder, or delete it.",
             )
         return state
 
     def clear(self) -> None:
-        """Remove every stage, once the run is recorded, and the folders that this leaves empty."""
+        """Delete the checkpoints of all stages, and folders that are empty then."""
         for path in [*self.folder.rglob("stage-*.pt"), *self.folder.rglob(".stage-*.tmp")]:
             path.unlink(missing_ok=True)
         for folder in [*self.folder.glob("*/"), self.folder]:
@@ -75,8 +74,8 @@ class Checkpoints:
         return self.folder / f"stage-{stage}.pt"
 
 
-def forget(folder: Path, key: str) -> None:
-    """Remove the checkpoints of one run, once it is recorded, and the folder of all runs where it was the last."""
+def delete_checkpoints(folder: Path, key: str) -> None:
+    """Delete the checkpoints of one run, and the folder of all runs if it is empty then."""
     Checkpoints(folder / key, key).clear()
     if folder.exists() and not any(folder.iterdir()):
         folder.rmdir()

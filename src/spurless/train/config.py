@@ -1,4 +1,4 @@
-"""TrainConfig: how long, how fast and until when the loop walks."""
+"""TrainConfig: settings of the training loop, and its learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 
 Optimiser = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "step", "cosine", "linear", "one-cycle", "warmup-stable-decay"]
@@ -15,11 +15,11 @@ Schedule = Literal["constant", "step", "cosine", "linear", "one-cycle", "warmup-
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How the loop walks. Any schedule may start with a linear warm-up."""
+    """Settings of the training loop. Every schedule can start with a linear warm-up."""
 
     epochs: int = 20
     steps: int | None = None
-    """Stop after so many steps, whatever ``epochs`` says."""
+    """Number of steps; overrides ``epochs``."""
     batch_size: int = 128
     optimiser: Optimiser = "sgd"
     lr: float = 0.01
@@ -28,43 +28,42 @@ class TrainConfig:
     """Second decay of Adam and AdamW; ``momentum`` is the first."""
     weight_decay: float = 1e-4
     l1: float = 0.0
-    """Adds so much times the sum of the sizes of all trained parameters, biases too, to what is minimised. Like
-    weight decay it is not in the loss that is reported and that ``stop_loss`` is compared with."""
+    """Factor of an L1 penalty on all trained parameters, biases included. Like weight decay, it is not part of the loss
+    that is reported and compared with ``stop_loss``."""
     asam: float = 0.0
-    """How far to climb before the gradient is taken (rho of ASAM, see ``train.sharpness``); 0 is off. A step then
-    takes twice as long."""
+    """Size of the perturbation of ASAM (rho, see ``train.asam``); 0 is off. A step with ASAM takes twice as long."""
     schedule: Schedule = "constant"
-    """Those of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748): its usual one is ``constant``; its
-    annealing, a tenth of the rate after iteration 1,000, is ``step`` with ``decay_at=(1000,)``; its cosine annealing
-    is ``cosine``; its WSD is ``warmup-stable-decay``, of which it does not say the lengths."""
+    """Schedule of the learning rate. Those of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748) are
+    ``constant`` (its default), ``step`` with ``decay_at=(1000,)`` (its annealing: a tenth of the rate after iteration
+    1,000), ``cosine``, and ``warmup-stable-decay`` (WSD, whose lengths the paper does not state)."""
     decay_epochs: int = 30
-    """``step`` multiplies the rate by ``decay_factor`` every so many epochs."""
+    """``step`` multiplies the rate by ``decay_factor`` every ``decay_epochs`` epochs."""
     decay_at: tuple[int, ...] = ()
-    """``step`` multiplies the rate after each of these numbers of steps instead."""
+    """If given, ``step`` multiplies the rate after each of these numbers of steps instead."""
     decay_factor: float = 0.1
     decay_share: float = 0.2
-    """``warmup-stable-decay`` falls linearly to 0 over this last share of the steps."""
+    """Fraction of the steps, at the end, over which ``warmup-stable-decay`` falls linearly to 0."""
     warmup_steps: int = 0
     clip: float | None = None
-    """Largest norm of the gradient, that of ``l1`` included."""
+    """Maximum norm of the gradient, including that of ``l1``."""
     stop_accuracy: float | None = None
-    """Stop after an epoch that ends with this accuracy on the train split."""
+    """Stop after the first epoch with this accuracy on the train split."""
     stop_loss: float | None = None
-    """Stop after an epoch whose mean loss is under this."""
+    """Stop after the first epoch with a mean loss below this."""
 
     def __post_init__(self) -> None:
-        for name, (fine, words) in _RULES.items():
+        for name, (is_valid, rule) in _RULES.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and fine(value)):
-                raise BadInput(f"{name} must {words}", got=value)
+            if value is not None and not (math.isfinite(value) and is_valid(value)):
+                raise InputError(f"{name} must {rule}", got=value)
         if any(step < 1 for step in self.decay_at):
-            raise BadInput("decay_at must hold numbers of steps, each at least 1", got=self.decay_at)
+            raise InputError("decay_at must contain numbers of steps, each at least 1", got=self.decay_at)
 
 
 _RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(("epochs", "steps", "batch_size", "decay_epochs"), (lambda n: n >= 1, "be at least 1")),
     **dict.fromkeys(("lr", "clip"), (lambda x: x > 0, "be a positive number")),
-    **dict.fromkeys(("momentum", "beta2"), (lambda x: 0 <= x < 1, "be at least 0 and under 1")),
+    **dict.fromkeys(("momentum", "beta2"), (lambda x: 0 <= x < 1, "be at least 0 and below 1")),
     **dict.fromkeys(
         ("weight_decay", "l1", "asam", "decay_factor", "warmup_steps"), (lambda x: x >= 0, "not be negative")
     ),
@@ -83,31 +82,31 @@ def learning_rate(config: TrainConfig, step: int, total: int, per_epoch: int) ->
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
-    walked = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
+    progress = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
     if config.schedule == "step":
-        return config.lr * config.decay_factor ** _decays(config, step, per_epoch)
+        return config.lr * config.decay_factor ** _count_decays(config, step, per_epoch)
     if config.schedule == "cosine":
-        return config.lr * (1 + math.cos(math.pi * walked)) / 2
+        return config.lr * (1 + math.cos(math.pi * progress)) / 2
     if config.schedule == "linear":
-        return config.lr * (1 - walked)
+        return config.lr * (1 - progress)
     if config.schedule == "one-cycle":
         return config.lr * _one_cycle(step / max(1, total - 1))
     if config.schedule == "warmup-stable-decay":
-        falling = min(round(config.decay_share * total), total - config.warmup_steps)
-        return config.lr * min(1.0, (total - step) / max(1, falling))
+        n_decay = min(round(config.decay_share * total), total - config.warmup_steps)
+        return config.lr * min(1.0, (total - step) / max(1, n_decay))
     return config.lr
 
 
-def _decays(config: TrainConfig, step: int, per_epoch: int) -> int:
-    """Return how often the rate was decayed before step ``step``."""
+def _count_decays(config: TrainConfig, step: int, per_epoch: int) -> int:
+    """Return the number of decays before step ``step``."""
     if config.decay_at:
         return sum(step >= after for after in config.decay_at)
     return step // (per_epoch * config.decay_epochs)
 
 
-def _one_cycle(walked: float) -> float:
+def _one_cycle(progress: float) -> float:
     """Rise along a cosine from 1/25 to 1 over the first 30 %, then fall to 1/250,000 (Smith and Topin 2018)."""
     start, peak, end = 1 / 25, 1.0, 1 / 25e4
-    if walked < 0.3:
-        return start + (peak - start) * (1 - math.cos(math.pi * walked / 0.3)) / 2
-    return end + (peak - end) * (1 + math.cos(math.pi * (walked - 0.3) / 0.7)) / 2
+    if progress < 0.3:
+        return start + (peak - start) * (1 - math.cos(math.pi * progress / 0.3)) / 2
+    return end + (peak - end) * (1 + math.cos(math.pi * (progress - 0.3) / 0.7)) / 2

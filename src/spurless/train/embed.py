@@ -1,4 +1,4 @@
-"""Embedding: the features of a model in the place of the inputs, so that what follows takes seconds."""
+"""Replace the inputs of splits by a model's features, with a cache in the run and on disk."""
 
 from __future__ import annotations
 
@@ -12,130 +12,127 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput, SpurlessWarning, UnknownName
-from spurless.core.identity import described
-from spurless.core.places import cache_folder
-from spurless.core.progress import listening, teller
-from spurless.core.provenance import digest, versions
-from spurless.data.grouped import Grouped, Splits
-from spurless.data.loader import Loader, in_order
-from spurless.models.classifier import Classifier, evaluating
-from spurless.models.features import DTYPES, SCHEMA, NotKept, Store, check_finite, collect, rows
+from spurless.core.cache import CacheWriteError, RowStore
+from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
+from spurless.core.files import cache_folder
+from spurless.core.hashing import content_hash, describe_values
+from spurless.core.modules import eval_mode
+from spurless.core.progress import progress_reporter, progress_to
+from spurless.core.provenance import versions
+from spurless.data.loader import Loader, sequential_order
+from spurless.data.split import Split, Splits
+from spurless.models.classifier import Classifier
+from spurless.models.features import DTYPES, SCHEMA, check_finite, collect_features, iterate_features
 from spurless.models.wrapping import wrap
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import EVALUATION_BATCH
-from spurless.train.run import Engine, Run, start
+from spurless.train.run import Compute, Run, make_run
 
-DEFAULT = Engine()
-PROBE = 8
-"""Examples that are embedded again before features are taken from a file."""
-TOLERANCE = 0.01
-"""Of the norm of the features: float16 and TF32 round by a tenth of it at most, another layer changes far more."""
-CHUNK = 4096  # rows that are looked through together
+DEFAULT = Compute()
+N_PROBES = 8  # examples that are embedded again to verify cached features
+PROBE_TOLERANCE = 0.01  # relative to the norm of the features; float16 and TF32 round by at most a tenth of it
+CHUNK_ROWS = 4096  # rows that are checked at once
 _NO_DISK = "no disk"
-"""Among the embeddings of a run: the disk refused some, so that it is neither asked nor complained of again."""
+"""Key in ``run.embeddings`` that marks a failed write, so that the disk is not tried and warned about again."""
 
 
-def embed(model: nn.Module, data: Splits, *, engine: Engine = DEFAULT, dtype: str = "float32") -> Splits:
+def embed(model: nn.Module, data: Splits, *, compute: Compute = DEFAULT, dtype: str = "float32") -> Splits:
     """Return the same splits with the features of ``model`` as inputs: eval mode, no augmentation.
 
-    A linear model on them is a linear probe: ``sp.fit("erm", sp.build("linear", features), features)``.
-    A pass that takes longer than a second is kept in the cache folder, found by the content of weights and inputs,
-    and mapped into memory: features of any number of examples need little of it.
+    A linear model on them is a linear probe: ``sp.fit("erm", sp.build("linear", features), features)``. A pass longer
+    than a second is stored in the cache folder, under a hash of weights and inputs, and mapped into memory.
 
     Args:
-        model: where the features come from: what its head would read.
+        model: the model; its features are the inputs of its head.
         data: the splits.
-        engine: where the arithmetic is done.
-        dtype: float32, or float16 for half the room; batches are float32 all the same.
+        compute: device and precision.
+        dtype: float32, or float16 for half the size; batches are float32 in both cases.
     """
     if dtype not in DTYPES:
-        raise UnknownName("type of features", dtype, DTYPES)
+        raise UnknownNameError("type of features", dtype, DTYPES)
     classifier = wrap(model)
-    home = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
-    run = start(engine, 0, TrainConfig())
+    device = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
+    run = make_run(compute, 0, TrainConfig())
     parts: dict[str, Any] = {}
     try:
         for name in ("train", "val", "test"):
-            parts[name] = _embedded(classifier, getattr(data, name), run, DTYPES[dtype], f"embed {name}")
+            split = getattr(data, name)
+            parts[name] = embed_split(classifier, split, run, dtype=DTYPES[dtype], stage=f"embed {name}")
     finally:
-        classifier.to(home)
+        classifier.to(device)
     return replace(data, name=f"{data.name} through {classifier.name}", **parts)
 
 
-def embedded(model: Classifier, split: Grouped, run: Run, *, dtype: torch.dtype = torch.float32) -> Grouped:
-    """Return a split with features in the place of the inputs, for a method that works on the last layer alone."""
-    return _embedded(model, split, run, dtype, "embed")
-
-
-def features_of(model: Classifier, split: Grouped, run: Run, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the features of every example of a split, ``(N, d)`` on the CPU; not to be written to.
-
-    The same weights and inputs are passed once, whatever the labels: the run remembers, and what took longer than a
-    second lies in a file for later runs. So it is meant for weights that stay, not for those of every epoch.
-
-    Raises:
-        BadInput: features are not finite, or not one row per example.
-    """
-    return _features(model, split, run, dtype, "embed")
-
-
-def _embedded(model: Classifier, split: Grouped, run: Run, dtype: torch.dtype, stage: str) -> Grouped:
-    x = _features(model, split, run, dtype, stage)
+def embed_split(
+    model: Classifier, split: Split, run: Run, *, dtype: torch.dtype = torch.float32, stage: str = "embed"
+) -> Split:
+    """Return a split with features instead of inputs, for a method that only trains the last layer."""
+    x = compute_features(model, split, run, dtype=dtype, stage=stage)
     return replace(split, x=x, transform=None, augment=None, hidden=None)
 
 
-def _features(model: Classifier, split: Grouped, run: Run, dtype: torch.dtype, stage: str) -> Tensor:
+def compute_features(
+    model: Classifier, split: Split, run: Run, *, dtype: torch.dtype = torch.float32, stage: str = "embed"
+) -> Tensor:
+    """Return the features of every example of a split, ``(N, d)`` on the CPU; do not write to them.
+
+    Features are cached by weights and inputs, not by labels: in the run, and in a file if the pass takes longer than a
+    second. So this is for weights that do not change, not for those of every epoch.
+
+    Raises:
+        InputError: features are not finite, or not one row per example.
+    """
     if not len(split):
-        raise BadInput("there are no examples to take features of", do="Pass a split with at least one example.")
-    with run.timed("embed"), evaluating(model):
+        raise InputError("the split has no examples", hint="Pass a split with at least one example.")
+    with run.timed("embed"), eval_mode(model):
         model.to(run.device)
-        already = _as_they_are(model, split, dtype)
-        if already is not None:
-            return already
+        features = _inputs_as_features(model, split, dtype)
+        if features is not None:
+            return features
         one_pass = _Pass(model, split, run, dtype, stage)
-        inputs = inputs_key(split)
-        return one_pass.whole() if inputs is None else one_pass.kept(weights_key(model), inputs)
+        inputs = inputs_hash(split)
+        return one_pass.compute() if inputs is None else one_pass.compute_cached(backbone_hash(model), inputs)
 
 
 class _Pass:
     """One pass of a model over a split."""
 
-    def __init__(self, model: Classifier, split: Grouped, run: Run, dtype: torch.dtype, stage: str) -> None:
+    def __init__(self, model: Classifier, split: Split, run: Run, dtype: torch.dtype, stage: str) -> None:
         self.model, self.split, self.run, self.dtype, self.stage = model, split, run, dtype, stage
 
-    def kept(self, weights: str, inputs: str) -> Tensor:
-        """Return the features: from the run, from a file, or by a pass that fills them."""
-        known, device = self.run.embeddings, self.run.device.type
-        # the size of a batch and the kind of device decide the last bits
-        circumstances = [SCHEMA, str(self.dtype), EVALUATION_BATCH, device, versions()["torch"]]
-        key = digest("features", weights, inputs, circumstances)
-        store = Store(cache_folder() / "features", key, len(self.split), self.dtype)
+    def compute_cached(self, weights: str, inputs: str) -> Tensor:
+        """Return the features: from the run, from a file, or by a pass."""
+        cached, device = self.run.embeddings, self.run.device.type
+        # batch size and type of device affect the last bits
+        settings = [SCHEMA, str(self.dtype), EVALUATION_BATCH, device, versions()["torch"]]
+        key = content_hash("features", weights, inputs, settings)
+        store = RowStore(cache_folder() / "features", key, len(self.split), self.dtype)
         name = f"{weights} {key}"
-        found = known[name] if name in known else store.rows()
-        if found is not None and len(found) and not self.agrees(found):
-            store.forget("The stored features are not what the model makes of its inputs now")
-            found = None
-        if found is None or len(found) < len(self.split):
-            found = self.made(store)
-        for other in [other for other in known if not other.startswith(weights) and other != _NO_DISK]:
-            del known[other]  # a method that embeds with changing weights would fill the memory
-        known[name] = found
-        return found
+        features = cached[name] if name in cached else store.rows()
+        if features is not None and len(features) and not self.agrees(features):
+            store.delete("The stored features differ from those that the model computes now")
+            features = None
+        if features is None or len(features) < len(self.split):
+            features = self.compute_and_store(store)
+        for other in [other for other in cached if not other.startswith(weights) and other != _NO_DISK]:
+            del cached[other]  # a method that embeds with changing weights would fill the memory
+        cached[name] = features
+        return features
 
-    def made(self, store: Store) -> Tensor:
+    def compute_and_store(self, store: RowStore) -> Tensor:
+        """Return the features, stored on disk if possible."""
         if _NO_DISK in self.run.embeddings:
-            return self.whole()
+            return self.compute()
         try:
-            return store.make(self.rows_from)
-        except NotKept as error:
+            return store.compute(self.rows_from)
+        except CacheWriteError as error:
             self.run.embeddings[_NO_DISK] = torch.empty(0)
-            sentence = f"The features were not kept, and stay in memory: {error}"
-            warnings.warn(sentence, SpurlessWarning, stacklevel=2)
-            return self.whole()
+            message = f"The features could not be stored on disk and stay in memory: {error}"
+            warnings.warn(message, SpurlessWarning, stacklevel=2)
+            return self.compute()
 
-    def whole(self) -> Tensor:
-        """Return the features in memory; not in parts first, which would take twice the room."""
+    def compute(self) -> Tensor:
+        """Return the features in memory; a list of parts would need twice the memory."""
         features, done = torch.empty(0), 0
         with closing(self.rows_from(0)) as parts:
             for part in parts:
@@ -146,69 +143,71 @@ class _Pass:
         return features
 
     def rows_from(self, start: int) -> Generator[Tensor]:
-        """Yield the features from an example on; a pass that goes on has the same batches as one from the start."""
+        """Yield the features from an example on, in the same batches as a pass from the start."""
         n, device = len(self.split), self.run.device
-        loader = Loader(self.split, in_order(n), EVALUATION_BATCH, device, workers=self.run.workers)
+        loader = Loader(self.split, sequential_order(n), EVALUATION_BATCH, device, workers=self.run.workers)
         batches = loader.batches(start=start // EVALUATION_BATCH)
-        with nullcontext() if self.run.progress is None else listening(self.run.progress):
-            done, count = teller(self.stage, n), start  # who listens is decided here
-        for part in rows(self.model, batches, device, self.dtype, start):
+        with nullcontext() if self.run.progress is None else progress_to(self.run.progress):
+            report, count = progress_reporter(self.stage, n), start
+        for part in iterate_features(self.model, batches, device, self.dtype, start):
             yield part
             count += len(part)
-            done(count)
+            report(count)
 
-    def agrees(self, found: Tensor) -> bool:
-        """Return whether some examples have these features: the code of layers and transforms is in no hash."""
-        some = torch.arange(0, len(found), -(-len(found) // PROBE))
-        batches = Loader(self.split.select(some), in_order(len(some)), PROBE, self.run.device).batches()
+    def agrees(self, features: Tensor) -> bool:
+        """Return whether a few examples have these features: no hash covers the code of layers and transforms."""
+        rows = torch.arange(0, len(features), -(-len(features) // N_PROBES))
+        batches = Loader(self.split.select(rows), sequential_order(len(rows)), N_PROBES, self.run.device).batches()
         try:
-            fresh = collect(self.model, batches, self.run.device)
-        except BadInput:  # the pass that follows says of which example
+            computed = collect_features(self.model, batches, self.run.device)
+        except InputError:  # the pass that follows raises it again, with the example
             return False
-        kept = found.index_select(0, some).float()
-        return kept.shape == fresh.shape and float((kept - fresh).norm()) <= TOLERANCE * float(fresh.norm())
+        stored = features.index_select(0, rows).float()
+        tolerance = PROBE_TOLERANCE * float(computed.norm())
+        return stored.shape == computed.shape and float((stored - computed).norm()) <= tolerance
 
 
-def weights_key(model: Classifier) -> str:
-    """Return a hash of the backbone: its layers, parameters and buffers. The head has no part in it."""
-    # not the state dict: buffers that are not saved with the weights decide the features all the same
+def backbone_hash(model: Classifier) -> str:
+    """Return a hash of the backbone: its layers, parameters and buffers, without the head."""
+    # not the state dict, which leaves out non-persistent buffers
     tensors = [*model.backbone.named_parameters(), *model.backbone.named_buffers()]
-    layers = re.sub(r" at 0x[0-9a-f]+", "", repr(model.backbone))  # not more: features of a few are compared anyway
-    return digest(layers, *(part for name, tensor in tensors for part in (name, tensor)))
+    layers = re.sub(r" at 0x[0-9a-f]+", "", repr(model.backbone))  # enough, since probes are compared
+    return content_hash(layers, *(part for name, tensor in tensors for part in (name, tensor)))
 
 
-def inputs_key(split: Grouped) -> str | None:
-    """Return a hash of what the model is shown: inputs, what is hidden of them, and the transform.
+def inputs_hash(split: Split) -> str | None:
+    """Return a hash of inputs, input mask and transform, without labels and attributes.
 
-    Labels and attributes have no part in it. None where the transform is a function: nobody knows what is in it.
+    None if the transform is a function, which cannot be hashed.
     """
     try:
-        transform = described(split.transform)
+        transform = describe_values(split.transform)
     except (TypeError, RecursionError):
         return None
     hidden = None if split.hidden is None else split.hidden.fingerprint()
     if isinstance(split.x, Tensor):
-        return digest(split.x, hidden, transform)
+        return content_hash(split.x, hidden, transform)
     if isinstance(split.x, dict):
-        return digest(*(part for key in sorted(split.x) for part in (key, split.x[key])), hidden, transform)
-    return digest("streamed", split.x.fingerprint(), hidden, transform)
+        return content_hash(*(part for key in sorted(split.x) for part in (key, split.x[key])), hidden, transform)
+    return content_hash("streamed", split.x.fingerprint(), hidden, transform)
 
 
-def _as_they_are(model: Classifier, split: Grouped, dtype: torch.dtype) -> Tensor | None:
-    """Return the inputs where they are rows of features already and the backbone does nothing to them; else None."""
+def _inputs_as_features(model: Classifier, split: Split, dtype: torch.dtype) -> Tensor | None:
+    """Return the inputs if they are rows of features that the backbone does not change; otherwise None."""
     x = split.x
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point():
         return None
-    untouched = split.transform is None and split.hidden is None
-    if not untouched or not all(_does_nothing(part) for part in model.backbone.modules()):
+    is_plain = split.transform is None and split.hidden is None
+    if not is_plain or not all(_is_identity(part) for part in model.backbone.modules()):
         return None
     features = x.to("cpu", dtype)
-    for first in range(0, len(features), CHUNK):
-        check_finite(features[first : first + CHUNK], first)
+    for first in range(0, len(features), CHUNK_ROWS):
+        check_finite(features[first : first + CHUNK_ROWS], first)
     return features
 
 
-def _does_nothing(part: nn.Module) -> bool:
-    """Return whether a layer leaves rows as they are; a hook may do anything."""
-    flat = type(part) is nn.Flatten and part.start_dim == 1
-    return (flat or type(part) in (nn.Sequential, nn.Identity)) and not part._forward_hooks | part._forward_pre_hooks
+def _is_identity(part: nn.Module) -> bool:
+    """Return whether a layer without hooks does not change rows."""
+    is_flatten = type(part) is nn.Flatten and part.start_dim == 1
+    has_hooks = bool(part._forward_hooks or part._forward_pre_hooks)
+    return (is_flatten or type(part) in (nn.Sequential, nn.Identity)) and not has_hooks

@@ -1,4 +1,4 @@
-"""Evaluation: logits of a whole split, in order, and the group table they make."""
+"""Logits, predictions and the group table of a model on a whole split."""
 
 from __future__ import annotations
 
@@ -7,100 +7,93 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
-from spurless.data.grouped import Grouped
-from spurless.data.loader import CPU, Loader, in_order
+from spurless.core.errors import InputError
+from spurless.core.modules import Input, eval_mode
+from spurless.data.loader import CPU, Loader, sequential_order
+from spurless.data.split import Split
 from spurless.metrics.groupwise import GroupTable, group_table
-from spurless.models.asking import asking
-from spurless.models.classifier import Input, evaluating, plain
+from spurless.models.classifier import extract_tensor
+from spurless.models.input_errors import readable_forward_errors
 
 EVALUATION_BATCH = 512
-SMALL = 4 * 64 * 64
-"""Numbers of an input up to which an accelerator is done with a batch of 512 before the next is launched."""
+MAX_SMALL_INPUT = 4 * 64 * 64
+"""Elements of an input up to which an accelerator finishes a batch of 512 before the next one is launched."""
 
 
-class NoNumbers(BadInput):
-    """What a model says of an example is no number, or without bound."""
+class NonFiniteError(InputError):
+    """A logit of an example is NaN or infinite."""
 
-    def __init__(self, row: int, said: Tensor) -> None:
+    def __init__(self, row: int, values: Tensor) -> None:
         super().__init__(
             f"the logits of example {row} are not finite",
-            got=said.tolist()[:4],
-            do="The weights of the model are no numbers, or have diverged.",
+            got=values.tolist()[:4],
+            hint="The weights of the model may have diverged.",
         )
 
 
 @torch.no_grad()
-def logits(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
-    """Return the logits of every example, in order, on the CPU; every part of the model is left in its mode.
+def logits(model: nn.Module, split: Split, device: torch.device = CPU, workers: int = 0) -> Tensor:
+    """Return the logits of every example, in order, on the CPU; train and eval modes are restored.
 
     Raises:
-        BadInput: there is no example, or the model cannot take them, or returns no logits.
+        InputError: the split is empty, the model does not accept its examples, or it does not return logits.
     """
     if not len(split):
-        raise BadInput("there is no example to predict", do="Pass a split with at least one example.")
-    loader = Loader(split, in_order(len(split)), _batch_size(split, device), device, workers=workers)
-    with evaluating(model):
-        parts = [_answer(model, batch.x) for batch in loader.batches()]
-    found = torch.cat(parts).float().cpu()
-    if found.dim() != 2 or found.shape[1] < 2:
-        raise BadInput(
-            "the model does not return one logit per label",
+        raise InputError("the split has no examples", hint="Pass a split with at least one example.")
+    loader = Loader(split, sequential_order(len(split)), _batch_size(split, device), device, workers=workers)
+    with eval_mode(model):
+        parts = [_forward(model, batch.x) for batch in loader.batches()]
+    outputs = torch.cat(parts).float().cpu()
+    if outputs.dim() != 2 or outputs.shape[1] < 2:
+        raise InputError(
+            "the model does not return one logit per class",
             expected=f"({len(split)}, {len(split.groups.labels)})",
-            got=tuple(found.shape),
-            do="A model of one logit must be given two: one for each label.",
+            got=tuple(outputs.shape),
+            hint="Give a model with one logit a second one, so that each class has a logit.",
         )
-    return found
+    return outputs
 
 
-def predict(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> Tensor:
+def predict(model: nn.Module, split: Split, device: torch.device = CPU, workers: int = 0) -> Tensor:
     """Return the predicted label of every example, in order."""
     return logits(model, split, device, workers).argmax(dim=1)
 
 
-def evaluate(model: nn.Module, split: Grouped, device: torch.device = CPU, workers: int = 0) -> GroupTable:
-    """Return the accuracy of ``model`` in every group of ``split``.
-
-    Raises:
-        NoNumbers: a logit is not finite.
-    """
+def evaluate(model: nn.Module, split: Split, device: torch.device = CPU, workers: int = 0) -> GroupTable:
+    """Return the accuracy of ``model`` in every group of ``split``; raise if a logit is not finite."""
     outputs = logits(model, split, device, workers)
-    check_numbers(outputs)
+    check_logits(outputs)
     return group_table(outputs.argmax(dim=1), split.y.cpu(), split.a.cpu(), split.groups)
 
 
-def check_numbers(outputs: Tensor) -> None:
-    """Refuse logits that are no numbers: where one stands would pass for a prediction. By -inf a class is ruled out.
-
-    Raises:
-        NoNumbers: it names the first example.
-    """
+def check_logits(outputs: Tensor) -> None:
+    """Raise if a logit is NaN or infinite, for which the argmax is not a prediction; -inf excludes a class."""
     broken = ~(outputs < torch.inf).all(dim=1)
     if bool(broken.any()):
         row = int(broken.nonzero()[0])
-        raise NoNumbers(row, outputs[row])
+        raise NonFiniteError(row, outputs[row])
 
 
-def _answer(model: nn.Module, x: Input) -> Tensor:
-    """Return the logits of a batch; a plain module may take a dict as keywords, and must name its logits."""
-    with asking(model, x):
-        said = model(**x) if isinstance(x, dict) and _names(model, x) else model(x)
-    if isinstance(said, tuple | list) and not hasattr(said, "logits"):
-        raise BadInput(
-            f"{type(model).__name__} returns {len(said)} things, and does not say which are the logits",
-            do="Pass sp.wrap(module, example=...), which checks it.",
+def _forward(model: nn.Module, x: Input) -> Tensor:
+    """Return the logits of a batch; a plain module may take a dict as keyword arguments."""
+    with readable_forward_errors(model, x):
+        output = model(**x) if isinstance(x, dict) and _takes_keywords(model, x) else model(x)
+    if isinstance(output, tuple | list) and not hasattr(output, "logits"):
+        raise InputError(
+            f"{type(model).__name__} returns {len(output)} values, and it is not clear which are the logits",
+            hint="Pass sp.wrap(module, example=...), which finds them.",
         )
-    return plain(said)
+    return extract_tensor(output)
 
 
-def _names(model: nn.Module, x: dict[str, Tensor]) -> bool:
-    """Return whether a module takes these tensors by their names; ours take the dict."""
-    taken = signature(model.forward).parameters
-    return set(x) <= set(taken) or any(each.kind is Parameter.VAR_KEYWORD for each in taken.values())
+def _takes_keywords(model: nn.Module, x: dict[str, Tensor]) -> bool:
+    """Return whether a module takes these tensors as keyword arguments; models of this package take the dict."""
+    parameters = signature(model.forward).parameters
+    return set(x) <= set(parameters) or any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
 
 
-def _batch_size(split: Grouped, device: torch.device) -> int:
-    """Return how many examples to pass at once: more where inputs are small and launching them is what takes time."""
-    if device.type != "cuda" or not isinstance(split.x, Tensor) or split.transform is not None:  # it may enlarge them
+def _batch_size(split: Split, device: torch.device) -> int:
+    """Return the batch size: larger for small inputs, for which launching a batch takes most of the time."""
+    if device.type != "cuda" or not isinstance(split.x, Tensor) or split.transform is not None:  # it may enlarge inputs
         return EVALUATION_BATCH
-    return 4 * EVALUATION_BATCH if split.x[:1].numel() <= SMALL else EVALUATION_BATCH
+    return 4 * EVALUATION_BATCH if split.x[:1].numel() <= MAX_SMALL_INPUT else EVALUATION_BATCH

@@ -1,4 +1,4 @@
-"""The loop: the one place where a model is trained; it knows batches and an Objective, not methods."""
+"""The training loop: minimises an objective over batches, with selection, checkpoints and progress."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput, Diverged
-from spurless.core.interrupts import Left, asked_to_stop, held_back
+from spurless.core.errors import DivergedError, InputError
+from spurless.core.interrupts import InterruptedAfterSave, defer_interrupt, stop_requested
+from spurless.core.modules import eval_mode
 from spurless.data.loader import Loader
-from spurless.models.classifier import evaluating
-from spurless.models.weights import restore
+from spurless.models.weights import load_tensors
 from spurless.train.evaluate import predict
 from spurless.train.run import Run
-from spurless.train.step import Objective, Stage, Steps, steps_of
+from spurless.train.step import Objective, Stage, Steps, make_steps
 
-CHECK_EVERY = 50
-"""Steps between two looks at the loss: a look makes the host wait for the accelerator."""
+CHECK_EVERY = 50  # steps between two checks of the loss; each check makes the host wait for the accelerator
 
 
 @dataclass
-class _Place:
-    """Where the loop is; together with model, optimiser and generators, all that a resumed run needs."""
+class LoopState:
+    """Position and best weights of the loop; with model, optimiser and generators, all that a resumed run needs."""
 
     step: int = 0
     epoch: int = 0
-    within: int = 0
+    batch: int = 0
     done: bool = False
-    best: float = -math.inf
-    kept: dict[str, Tensor] | None = None
+    best_score: float = -math.inf
+    best_weights: dict[str, Tensor] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call of the loop, not yet made: what :func:`minimise` takes."""
+    """The arguments of one call of :func:`minimise`."""
 
     model: nn.Module
     loader: Loader
@@ -47,162 +46,163 @@ class Job:
     run: Run
     stage: Stage
 
-    def lent(self) -> AbstractContextManager[None]:
-        """Lend the global generators to this job: whatever its steps draw comes from its own seeds."""
-        return self.run.seeds.borrowed("loop", self.stage.name, device=self.run.device)
+    def seeded(self) -> AbstractContextManager[None]:
+        """Seed the global generators for this job, and restore them afterwards."""
+        return self.run.seeds.seed_global_rng("loop", self.stage.name, device=self.run.device)
 
 
 def minimise(model: nn.Module, loader: Loader, objective: Objective, run: Run, stage: Stage) -> None:
     """Minimise ``objective`` over the batches of ``loader``, in place.
 
-    A stage that an earlier, killed run finished is loaded; one that it had begun is continued, to the same weights.
-    A Ctrl-C lets the step end and saves where the loop is; a second one does not wait.
+    A stage that an earlier, killed run completed is loaded; one that it had started is continued, to the same weights.
+    Ctrl-C finishes the current step and saves a checkpoint; a second Ctrl-C stops at once.
 
     Args:
-        model: what is trained; parameters that need no gradient stay as they are.
+        model: the model; parameters that require no gradient are not changed.
         loader: training batches, from :meth:`Run.loader`.
-        objective: from model and batch to the loss.
-        run: device, seeds, checkpoints, progress and selection.
-        stage: the name of this call within the run, and what differs from the run's settings.
+        objective: computes the loss from model and batch.
+        run: the run.
+        stage: the unique name of this call within the run, and settings that differ from the run's.
 
     Raises:
-        Diverged: the loss is no longer a number.
-        BadInput: an earlier stage of this run has the same name.
+        DivergedError: the loss is not finite.
+        InputError: an earlier stage of this run has the same name.
     """
     minimise_job(Job(model, loader, objective, run, stage))
 
 
 def minimise_job(job: Job) -> None:
-    """Do a job alone; see :func:`minimise`."""
-    # of several processes one would wait for the other
-    with job.lent(), held_back(job.run.world == 1):
-        for _ in walk(job):
-            pass  # what steps_of returns makes every step itself
+    """Run one job; see :func:`minimise`."""
+    # with several processes, one that stopped would leave the others waiting
+    with job.seeded(), defer_interrupt(job.run.world == 1):
+        for _ in run_steps(job):
+            pass  # the steps of make_steps run by themselves
 
 
-def walk(job: Job, make: Callable[[nn.Module, Loader, Objective, Run, Stage], Steps] = steps_of) -> Iterator[Steps]:
-    """Walk through a job, and pause with its steps where whoever walks several at once has to make the next one.
+def run_steps(
+    job: Job, make: Callable[[nn.Module, Loader, Objective, Run, Stage], Steps] = make_steps
+) -> Iterator[Steps]:
+    """Run a job; yield its steps each time the caller, who runs several jobs at once, has to execute the next step.
 
-    All the loop does between two steps happens here, so that a job among others and a job alone end alike.
+    Everything between two steps happens here, so that a job gives the same result alone and among others.
     """
     run, stage = job.run, job.stage
     if stage.name in run.stages:
-        raise BadInput(
-            f"two stages of this run are called {stage.name!r}", do="Give each call of the loop its own name."
-        )
+        raise InputError(f"this run has two stages named {stage.name!r}", hint="Give every stage its own name.")
     run.stages.add(stage.name)
-    place = _Place()
+    state = LoopState()
     with run.timed(stage.name):
         steps = make(job.model, job.loader, job.objective, run, stage)
-        _restore(place, steps, run)
-        for row in place.history:  # of the part that a killed run had made: its log ended anywhere
+        _restore(state, steps, run)
+        for row in state.history:  # the tracker of the killed run may have missed some of these rows
             run.track({"stage": stage.name, **row})
-        if not place.done:
-            yield from _epochs(place, steps, run)
-        if place.kept is not None:
-            restore(job.model, place.kept)
-    run.history.extend({"stage": stage.name, **row} for row in place.history)
+        if not state.done:
+            yield from _run_epochs(state, steps, run)
+        if state.best_weights is not None:
+            load_tensors(job.model, state.best_weights)
+    run.history.extend({"stage": stage.name, **row} for row in state.history)
     if stage.after is not None:
         stage.after()
 
 
-def _epochs(place: _Place, steps: Steps, run: Run) -> Iterator[Steps]:
-    """Walk to the end, one epoch after another."""
-    name, total, word = steps.stage.name, steps.total, ""
-    while not place.done:
-        for made in steps.epoch(place.epoch, place.within, place.step):
-            if not made:
+def _run_epochs(state: LoopState, steps: Steps, run: Run) -> Iterator[Steps]:
+    name, total, message = steps.stage.name, steps.total, ""
+    while not state.done:
+        for is_executed in steps.epoch(state.epoch, state.batch, state.step):
+            if not is_executed:
                 yield steps
-            place.step += 1
-            place.within += 1
-            if place.step % CHECK_EVERY == 0:
-                word = f"loss {_look(place, steps, run):.3f}"
-            if place.step < total:
-                _keep(place, steps, run)
-            run.tell(name, place.step, total, word)
-            if place.step >= total:
+            state.step += 1
+            state.batch += 1
+            if state.step % CHECK_EVERY == 0:
+                message = f"loss {_mean_loss(state, steps, run):.3f}"
+            if state.step < total:
+                _save_if_due(state, steps, run)
+            run.report_progress(name, state.step, total, message)
+            if state.step >= total:
                 break
-        _end_epoch(place, steps, run)
-    run.tell(name, total, total, word)
-    _save(place, steps, run)
+        _end_epoch(state, steps, run)
+    run.report_progress(name, total, total, message)
+    _save(state, steps, run)
 
 
-def _end_epoch(place: _Place, steps: Steps, run: Run) -> None:
-    """Look at the loss, score the epoch, and decide whether to go on."""
-    config, loss = steps.config, _look(place, steps, run)
-    row: dict[str, Any] = {"epoch": place.epoch + 1, "step": place.step, "loss": loss}
-    place.done = place.step >= steps.total or (config.stop_loss is not None and loss < config.stop_loss)
+def _end_epoch(state: LoopState, steps: Steps, run: Run) -> None:
+    """Check the loss, score the epoch, and decide whether to stop."""
+    config, loss = steps.config, _mean_loss(state, steps, run)
+    row: dict[str, Any] = {"epoch": state.epoch + 1, "step": state.step, "loss": loss}
+    state.done = state.step >= steps.total or (config.stop_loss is not None and loss < config.stop_loss)
     if config.stop_accuracy is not None:
         split = steps.loader.split
-        right = predict(steps.model, split, run.device, run.workers) == split.y.cpu()
-        row["train_accuracy"] = float(right.double().mean())
-        place.done |= row["train_accuracy"] >= config.stop_accuracy
+        correct = predict(steps.model, split, run.device, run.workers) == split.y.cpu()
+        row["train_accuracy"] = float(correct.double().mean())
+        state.done |= row["train_accuracy"] >= config.stop_accuracy
     if steps.stage.select and run.score is not None:
         row["score"] = run.score(steps.model)
-        if row["score"] > place.best:
-            place.best = row["score"]
-            place.kept = {key: value.detach().cpu().clone() for key, value in steps.model.state_dict().items()}
-    place.history.append({**row, **_watched(place, steps, run)})
-    run.track({"stage": steps.stage.name, **place.history[-1]})
-    place.epoch, place.within = place.epoch + 1, 0
+        if row["score"] > state.best_score:
+            state.best_score = row["score"]
+            state.best_weights = {key: value.detach().cpu().clone() for key, value in steps.model.state_dict().items()}
+    state.history.append({**row, **_call_watchers(state, steps, run)})
+    run.track({"stage": steps.stage.name, **state.history[-1]})
+    state.epoch, state.batch = state.epoch + 1, 0
     steps.loss.zero_()
 
 
-def _watched(place: _Place, steps: Steps, run: Run) -> dict[str, Any]:
-    """Let the stage look at the model, and see to it that training does not notice."""
+def _call_watchers(state: LoopState, steps: Steps, run: Run) -> dict[str, Any]:
+    """Call ``run.on_epoch_end`` and the stage's ``watch`` without effect on training."""
     watch, name = steps.stage.watch, steps.stage.name
-    if watch is None:
+    if watch is None and run.on_epoch_end is None:
         return {}
-    with run.seeds.borrowed("watch", name, device=run.device), evaluating(steps.model), torch.no_grad():
-        return dict(watch(steps.model, place.step))
+    with run.seeds.seed_global_rng("watch", name, device=run.device), eval_mode(steps.model), torch.no_grad():
+        if run.on_epoch_end is not None:
+            run.on_epoch_end(steps.model, state.step)
+        return {} if watch is None else dict(watch(steps.model, state.step))
 
 
-def _look(place: _Place, steps: Steps, run: Run) -> float:
-    """Return the mean loss of the epoch so far; the one place that waits for the accelerator."""
-    loss = float(run.sum(steps.loss)) / run.world / max(1, place.within)
+def _mean_loss(state: LoopState, steps: Steps, run: Run) -> float:
+    """Return the mean loss of the epoch so far; waits for the accelerator."""
+    loss = float(run.sum(steps.loss)) / run.world / max(1, state.batch)
     if not math.isfinite(loss):
-        raise Diverged(steps.stage.name, place.step, steps.config.lr)
+        raise DivergedError(steps.stage.name, state.step, steps.config.lr)
     return loss
 
 
-def _keep(place: _Place, steps: Steps, run: Run) -> None:
-    """Save where it is time to; where a Ctrl-C waits for the end of the step, save and leave."""
-    if asked_to_stop():
-        _save(place, steps, run)
-        raise Left
-    if run.checkpoints is not None and run.checkpoints.due(steps.stage.name):
-        _save(place, steps, run)
+def _save_if_due(state: LoopState, steps: Steps, run: Run) -> None:
+    """Save a checkpoint if it is due; after Ctrl-C, save and stop."""
+    if stop_requested():
+        _save(state, steps, run)
+        raise InterruptedAfterSave
+    if run.checkpoints is not None and run.checkpoints.is_due(steps.stage.name):
+        _save(state, steps, run)
 
 
-def _save(place: _Place, steps: Steps, run: Run) -> None:
+def _save(state: LoopState, steps: Steps, run: Run) -> None:
     if run.checkpoints is None or not run.is_main:
         return
-    state: dict[str, Any] = {
-        # copies: a weight may be a view into those of many models, and would bring them all along
+    checkpoint: dict[str, Any] = {
+        # copies: a weight may be a view into a tensor of many models, which would be saved as a whole
         "model": {name: value.clone() for name, value in steps.model.state_dict().items()},
         "optimiser": steps.optimiser.state_dict(),
         "loss": steps.loss,
         "memory": dict(steps.stage.memory),
-        "walk": asdict(place),
+        "loop": asdict(state),
         **steps.generators(),
     }
-    run.checkpoints.save(steps.stage.name, state)
+    run.checkpoints.save(steps.stage.name, checkpoint)
 
 
-def _restore(place: _Place, steps: Steps, run: Run) -> None:
-    state = run.checkpoints.load(steps.stage.name) if run.checkpoints is not None else None
-    if state is None:
+def _restore(state: LoopState, steps: Steps, run: Run) -> None:
+    checkpoint = run.checkpoints.load(steps.stage.name) if run.checkpoints is not None else None
+    if checkpoint is None:
         return
-    restore(steps.model, state["model"])
-    steps.optimiser.load_state_dict(state["optimiser"])
+    load_tensors(steps.model, checkpoint["model"])
+    steps.optimiser.load_state_dict(checkpoint["optimiser"])
     for group in steps.optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):  # it comes from the CPU, where a graph cannot read it
+        if isinstance(group["lr"], Tensor):  # loaded to the CPU, but a graph reads it on the device
             group["lr"] = group["lr"].to(run.device)
-    steps.loss.copy_(state["loss"])
+    steps.loss.copy_(checkpoint["loss"])
     for name, tensor in steps.stage.memory.items():
-        tensor.copy_(state["memory"][name])
-    torch.set_rng_state(state["generator"])
+        tensor.copy_(checkpoint["memory"][name])
+    torch.set_rng_state(checkpoint["generator"])
     if run.device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda_generator"], run.device)
-    for name, value in state["walk"].items():
-        setattr(place, name, value)
+        torch.cuda.set_rng_state(checkpoint["cuda_generator"], run.device)
+    for name, value in checkpoint["loop"].items():
+        setattr(state, name, value)

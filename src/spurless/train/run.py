@@ -1,4 +1,4 @@
-"""Run: what a method is given besides model and data: device, seeds, settings, progress, checkpoints, selection."""
+"""The context of one run (device, seeds, settings, progress, checkpoints, selection), and how to create it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import BadInput
+from spurless.core.errors import InputError
 from spurless.core.progress import Progress
 from spurless.core.seeds import Seeds
-from spurless.core.turn import offer_turn
-from spurless.data.grouped import Grouped
 from spurless.data.loader import Loader, Order
+from spurless.data.split import Split
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.tracking import Log
@@ -27,55 +26,72 @@ from spurless.train.tracking import Log
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
-    """One method on one dataset with one seed."""
+    """The context of one method on one dataset with one seed.
+
+    Its fields are fixed: use :func:`dataclasses.replace` for a run with other settings, and :meth:`sub_run` for a
+    training inside this one. A method may add history rows (:meth:`add_history`), seconds (:meth:`timed`) and its
+    explanation (:meth:`explain`); runs made by ``replace`` share them.
+    """
 
     train: TrainConfig = field(default_factory=TrainConfig)
     seeds: Seeds = field(default_factory=Seeds)
     fabric: Any = None
-    """Lightning Fabric: where the tensors live and how processes talk; made by :func:`start`."""
+    """Lightning Fabric: device, precision and communication between processes; created by :func:`make_run`."""
     score: Callable[[nn.Module], float] | None = None
-    """The selection criterion on the validation split; None keeps the last epoch."""
-    judge: Callable[[Tensor], float] | None = None
-    """The same criterion, of predicted labels of the validation split: for a head, whose features lie ready."""
-    fresh: Callable[[], nn.Module] | None = None
-    """Makes the untrained model again, where the starting point was trained in this run."""
-    explanation: object | None = None
-    """What a method found out on its way; it is passed on to the user."""
+    """The selection criterion on the validation split; None selects the last epoch."""
+    score_predictions: Callable[[Tensor], float] | None = None
+    """The same criterion for predicted labels of the validation split, for methods that have the features already."""
+    make_untrained: Callable[[], nn.Module] | None = None
+    """Creates the untrained model again; None if the starting point was not trained in this run."""
     checkpoints: Checkpoints | None = None
     progress: Progress | None = None
     log: Log | None = None
-    """Takes every row of the history as its epoch ends, where the run is tracked; see ``train.tracking``."""
+    """Receives every history row at the end of its epoch if the run is tracked; see ``train.tracking``."""
+    on_epoch_end: Callable[[nn.Module, int], object] | None = None
+    """Called with the model and the number of steps after every epoch of every stage; it must change nothing."""
     workers: int = 0
     precision: str = "32-true"
     graph: bool = True
-    """Capture the step as a CUDA graph where it can be."""
+    """Whether steps may be captured as a CUDA graph."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds per stage."""
     history: list[dict[str, Any]] = field(default_factory=list)
+    """One row per epoch; add to it with :meth:`add_history`."""
     stages: set[str] = field(default_factory=set)
-    """The names of the stages so far: checkpoints are kept by them, so none may come twice."""
+    """Names of the stages so far; checkpoints are named after them, so each name is unique."""
     embeddings: dict[str, Tensor] = field(default_factory=dict)
-    """The features this run has made or found so far, by the content of weights and inputs."""
-    _told: float = 0.0
+    """Cached features, by the content of weights and inputs."""
+    _explanations: list[object] = field(default_factory=list)
+    _last_report: dict[str, float] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
-        """Where the model and the batches live."""
+        """The device of the model and the batches."""
         return torch.device(self.fabric.device)
 
     @property
     def world(self) -> int:
-        """How many processes train together."""
+        """The number of processes that train together."""
         return int(self.fabric.world_size)
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that writes and prints."""
+        """Whether this process writes files and prints (rank 0)."""
         return bool(self.fabric.is_global_zero)
 
-    def loader(self, split: Grouped, order: Order, batch_size: int | None = None) -> Loader:
-        """Return training batches of a split on this run's device; with several processes, this one's share."""
+    @property
+    def explanation(self) -> object | None:
+        """The method's explanation of its result, or None."""
+        return self._explanations[-1] if self._explanations else None
+
+    def explain(self, value: object) -> None:
+        """Set the method's explanation of its result, which ``fit`` returns as ``Fitted.explanation``."""
+        self._explanations[:] = [value]
+
+    def loader(self, split: Split, order: Order, batch_size: int | None = None) -> Loader:
+        """Return training batches of a split on the run's device; with several processes, this process's part."""
         return Loader(
             split,
             order,
@@ -88,106 +104,136 @@ class Run:
         )
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add a tensor up over the processes that train together."""
+        """Return the sum of a tensor over all processes."""
         if self.world == 1:
             return values
-        return cast(Tensor, self.fabric.all_reduce(values.clone(), reduce_op="sum"))  # which adds in place
+        return cast(Tensor, self.fabric.all_reduce(values.clone(), reduce_op="sum"))  # all_reduce works in place
 
-    def tell(self, stage: str, step: int, total: int, word: str = "") -> None:
-        """Report progress, at most ten times a second and at the end."""
+    def report_progress(self, stage: str, step: int, total: int, message: str = "") -> None:
+        """Call ``progress`` at most ten times per second, and at the last step."""
         now = time.monotonic()
-        if self.progress is not None and self.is_main and (now - self._told > 0.1 or step == total):
-            self._told = now
-            self.progress(stage, step, total, word)
+        due = now - self._last_report.get("time", 0.0) > 0.1 or step == total
+        if self.progress is not None and self.is_main and due:
+            self._last_report["time"] = now
+            self.progress(stage, step, total, message)
 
-    def note(self, row: dict[str, Any]) -> None:
-        """Add a row to the history, and tell it to whoever tracks the run."""
+    def add_history(self, row: dict[str, Any], *, track: bool = True) -> None:
+        """Append a row to the history, and log it to the tracker unless ``track`` is False."""
         self.history.append(row)
-        self.track(row)
+        if track:
+            self.track(row)
 
     def track(self, row: Mapping[str, Any]) -> None:
-        """Tell a row to whoever tracks the run; of several processes one does."""
+        """Log a row to the tracker, if there is one; only the main process does."""
         if self.log is not None and self.is_main:
             self.log(row)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Count the seconds of a stage."""
+        """Add the seconds of the block to a stage."""
         begin = time.perf_counter()
         try:
             yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begin
 
+    @contextmanager
+    def sub_run(self, stage: str, **changes: Any) -> Iterator[Run]:
+        """Yield a run for a whole training inside this one, which records it as the single stage ``stage``.
+
+        The sub-run has its own checkpoints, history, seconds and stage names. ``changes`` are other fields, such as
+        ``train``.
+        """
+        points, log = self.checkpoints, self.log
+        separate: dict[str, Any] = {
+            "checkpoints": points and Checkpoints(points.folder / stage.replace(" ", "-"), points.key, points.seconds),
+            "log": log and (lambda row: log({**row, "stage": stage})),
+            **{"seconds": {}, "_last_report": {}, "history": [], "_explanations": [], "stages": set()},
+        }
+        run = replace(self, **{**separate, **changes})
+        yield run
+        self.seconds[stage] = sum(run.seconds.values())
+        self.history.extend({**row, "stage": stage} for row in run.history)
+
 
 @dataclass(frozen=True)
-class Engine:
-    """Where and how the arithmetic is done; none of it changes what is computed, beyond rounding."""
+class Compute:
+    """Device, precision and parallelism of a run; these do not change results beyond rounding."""
 
     device: str = "auto"
-    """auto (CUDA where there is one), cpu, cuda or cuda:NUMBER."""
+    """auto (CUDA if available), cpu, cuda or cuda:NUMBER."""
     devices: int = 1
     strategy: str = "auto"
-    """How several devices train one model: a strategy of Lightning Fabric that keeps it whole, such as ddp."""
+    """Strategy of Lightning Fabric for several devices; it must keep the model whole, as ddp does."""
     precision: str = "auto"
-    """auto is plain float32; bf16-mixed and 16-mixed are faster on large networks."""
+    """auto is float32; bf16-mixed and 16-mixed are faster on large networks."""
     workers: int = 0
-    """Processes that read streamed data."""
+    """Processes that load streamed data."""
     graph: bool = True
-    """Capture the training step as a CUDA graph where it can be."""
+    """Capture the training step as a CUDA graph if possible."""
     track: str | None = None
-    """Tell runs, as they go on, to csv, tensorboard, mlflow or wandb, as ``csv:FOLDER``; see ``train.tracking``."""
+    """Log runs to csv, tensorboard, mlflow or wandb, as ``csv:FOLDER``; see ``train.tracking``."""
 
 
-def start(engine: Engine, seed: int, train: TrainConfig, checkpoints: Checkpoints | None = None) -> Run:
-    """Make a run: find the device, set the precision, and start the other processes where several are asked for."""
+def make_run(
+    compute: Compute,
+    seed: int,
+    train: TrainConfig,
+    checkpoints: Checkpoints | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Create a run: choose the device, set the precision, and start the other processes if there are several."""
     return Run(
         train=train,
         seeds=Seeds(seed),
-        fabric=_fabric(replace(engine, track=None)),  # one for all, however they are tracked
+        fabric=_fabric(replace(compute, track=None)),  # runs with other trackers share one Fabric
         checkpoints=checkpoints,
-        workers=engine.workers,
-        precision="32-true" if engine.precision == "auto" else engine.precision,
-        graph=engine.graph,
+        progress=progress,
+        workers=compute.workers,
+        precision="32-true" if compute.precision == "auto" else compute.precision,
+        graph=compute.graph,
     )
 
 
 def is_main_process() -> bool:
-    """Return whether this process is the one that writes and prints, where several train together."""
-    import torch.distributed as together
+    """Return whether this process has rank 0, or trains alone."""
+    return not _has_process_group() or torch.distributed.get_rank() == 0
 
-    return not (together.is_available() and together.is_initialized()) or together.get_rank() == 0
+
+def _has_process_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 @lru_cache
-def _fabric(engine: Engine) -> Any:
-    """Make Fabric once per engine: its other processes are started once, whatever the number of runs."""
-    if engine.precision not in PRECISIONS:
-        raise BadInput(f"no precision is called {engine.precision!r}", expected=", ".join(PRECISIONS))
-    if engine.devices < 1 or engine.workers < 0:
-        raise BadInput("devices must be at least 1 and workers not negative", got=f"{engine.devices}, {engine.workers}")
-    _check_strategy(engine.strategy)
-    accelerator, index = _accelerator(engine.device)
-    if accelerator == "cpu" and engine.precision == "16-mixed":
-        raise BadInput("16-mixed needs a CUDA device", do="Use --precision bf16-mixed, or auto.")
+def _fabric(compute: Compute) -> Any:
+    """Create Fabric once per ``compute``, so that its processes are started once for all runs."""
+    if compute.precision not in PRECISIONS:
+        raise InputError(f"unknown precision {compute.precision!r}", expected=", ".join(PRECISIONS))
+    if compute.devices < 1 or compute.workers < 0:
+        raise InputError(
+            "devices must be at least 1 and workers not negative", got=f"{compute.devices}, {compute.workers}"
+        )
+    _check_strategy(compute.strategy)
+    accelerator, index = _accelerator(compute.device)
+    if accelerator == "cpu" and compute.precision == "16-mixed":
+        raise InputError("16-mixed needs a CUDA device", hint="Use --precision bf16-mixed, or auto.")
     from lightning.fabric import Fabric
 
     for name in ("lightning.fabric", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # their tips and greetings are not ours to give
+        logging.getLogger(name).setLevel(logging.WARNING)  # hide their startup messages
     try:
         fabric = Fabric(
             accelerator=accelerator,
-            devices=[index] if index is not None else engine.devices,
-            strategy=engine.strategy,
-            precision="32-true" if engine.precision == "auto" else cast(Any, engine.precision),  # checked above
+            devices=[index] if index is not None else compute.devices,
+            strategy=compute.strategy,
+            precision="32-true" if compute.precision == "auto" else cast(Any, compute.precision),  # checked above
         )
     except (ValueError, RuntimeError) as error:
-        said = f"{engine.devices} x {engine.device}, strategy {engine.strategy}"
-        raise BadInput(f"these devices cannot be set up: {error}", got=said) from None
-    if engine.devices > 1:
-        offer_turn()
+        devices = f"{compute.devices} x {compute.device}, strategy {compute.strategy}"
+        raise InputError(f"cannot set up these devices: {error}", got=devices) from None
+    if compute.devices > 1:
         fabric.launch()
-        atexit.register(_part)
+        atexit.register(_destroy_process_group)
     return fabric
 
 
@@ -195,31 +241,29 @@ def _check_strategy(name: str) -> None:
     from lightning.fabric.strategies import STRATEGY_REGISTRY
 
     if any(word in name for word in ("fsdp", "deepspeed")):
-        raise BadInput(
-            f"the strategy {name!r} cuts the model into pieces, and it is evaluated and saved whole here",
-            do="Use --strategy ddp.",
+        raise InputError(
+            f"the strategy {name!r} shards the model, but it is evaluated and saved as a whole here",
+            hint="Use --strategy ddp.",
         )
     if name not in ("auto", *STRATEGY_REGISTRY.available_strategies()):
-        raise BadInput(f"no strategy is called {name!r}", expected="auto, or ddp for several devices")
+        raise InputError(f"unknown strategy {name!r}", expected="auto, or ddp for several devices")
 
 
-def _part() -> None:
-    """Let the processes that trained together go: Gloo's threads, left running, abort the interpreter at its end."""
-    import torch.distributed as together
-
-    if together.is_available() and together.is_initialized():
-        together.destroy_process_group()
+def _destroy_process_group() -> None:
+    """End the process group: threads of Gloo that still run would abort the interpreter at its exit."""
+    if _has_process_group():
+        torch.distributed.destroy_process_group()
 
 
 def _accelerator(device: str) -> tuple[str, int | None]:
-    """Read ``auto``, ``cpu``, ``cuda`` or ``cuda:1``."""
+    """Parse ``auto``, ``cpu``, ``cuda`` or ``cuda:1``."""
     name, _, number = device.partition(":")
     if name == "auto":
         return ("cuda" if torch.cuda.is_available() else "cpu"), None
     if name not in ("cpu", "cuda") or (number and (name == "cpu" or not number.isdigit())):
-        raise BadInput(f"no device is called {device!r}", expected="auto, cpu, cuda or cuda:NUMBER")
+        raise InputError(f"unknown device {device!r}", expected="auto, cpu, cuda or cuda:NUMBER")
     if name == "cuda" and not torch.cuda.is_available():
-        raise BadInput("CUDA was asked for, and there is no CUDA device here", do="Use --device cpu, or auto.")
+        raise InputError("no CUDA device is available", hint="Use --device cpu, or auto.")
     if number and int(number) >= torch.cuda.device_count():
-        raise BadInput(f"there is no {device!r} here", expected=f"0 to {torch.cuda.device_count() - 1}")
+        raise InputError(f"device {device!r} does not exist", expected=f"0 to {torch.cuda.device_count() - 1}")
     return name, int(number) if number else None

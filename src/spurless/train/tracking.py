@@ -1,4 +1,4 @@
-"""Tracking: a run is told, while it goes on, to a logger that the user has chosen; the record stays the truth."""
+"""Log runs to CSV, TensorBoard, MLflow or Weights & Biases while they train."""
 
 from __future__ import annotations
 
@@ -14,132 +14,124 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from spurless.core.errors import BadInput, MissingExtra, SpurlessWarning, UnknownName, first_line
+from spurless.core.errors import InputError, MissingExtraError, SpurlessWarning, UnknownNameError, first_line
 
-FOLDER = Path("runs/track")
-"""Where logs lie unless the user says otherwise."""
+FOLDER = Path("runs/track")  # default folder of the logs
 PROJECT = "spurless"
 URI = "MLFLOW_TRACKING_URI"
 
-Log: TypeAlias = Callable[[Mapping[str, Any]], None]
-"""Takes a row of the history when its epoch has ended."""
+Log: TypeAlias = Callable[[Mapping[str, Any]], None]  # receives a history row at the end of its epoch
 
 _PACKAGES = {"csv": None, "tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
-_NAME = re.compile(r"[^a-zA-Z0-9_/. -]+")  # MLflow takes no other characters in the name of a number
+_NAME = re.compile(r"[^a-zA-Z0-9_/. -]+")  # MLflow allows no other characters in metric names
 
 
-def settled(track: str, folder: Path = FOLDER) -> str:
-    """Return ``KIND:PLACE`` of a tracker, with the place of a folder in full: runs may be done in other folders.
+def resolve_tracker(track: str, folder: Path = FOLDER) -> str:
+    """Return a tracker as ``KIND:FOLDER`` with an absolute path, since runs may have other working folders.
 
     Args:
-        track: ``csv``, ``tensorboard``, ``mlflow`` or ``wandb``, with or without a folder, as ``csv:FOLDER``; of
-            mlflow also the address of a server, as ``mlflow:http://HOST:PORT``; without either it is the one in
+        track: ``csv``, ``tensorboard``, ``mlflow`` or ``wandb``, optionally with a folder, as ``csv:FOLDER``. For
+            mlflow also the address of a server, as ``mlflow:http://HOST:PORT``; its default is
             ``$MLFLOW_TRACKING_URI``.
-        folder: where to write if no place is named.
+        folder: the default folder.
 
     Raises:
-        UnknownName: no tracker is called so.
-        MissingExtra: its package is not installed.
-        BadInput: the place cannot be one.
+        UnknownNameError: there is no such tracker.
+        MissingExtraError: its package is not installed.
+        InputError: the folder is missing after the colon, or this tracker cannot use an address.
     """
-    kind, named, place = track.partition(":")
+    kind, colon, location = track.partition(":")
     if kind not in _PACKAGES:
-        raise UnknownName("tracker", kind, _PACKAGES)
-    if named and not place:
-        raise BadInput(f"the tracker {track!r} names no folder", do=f"Write {kind}, or {kind}:FOLDER.")
+        raise UnknownNameError("tracker", kind, _PACKAGES)
+    if colon and not location:
+        raise InputError(
+            f"the tracker {track!r} has no folder after the colon", hint=f"Write {kind}, or {kind}:FOLDER."
+        )
     package = _PACKAGES[kind]
     if package is not None and find_spec(package) is None:
-        raise MissingExtra(package, "track", f"Tracking with {kind}")
-    if kind == "mlflow" and not place and URI in os.environ:
+        raise MissingExtraError(package, "track", f"Tracking with {kind}")
+    if kind == "mlflow" and not location and URI in os.environ:
         return kind
-    if "://" not in place:
-        return f"{kind}:{Path(place or folder).absolute()}"
+    if "://" not in location:
+        return f"{kind}:{Path(location or folder).absolute()}"
     if kind != "mlflow":
-        raise BadInput(f"{kind} writes to a folder", got=place, do=f"Write {kind}:FOLDER.")
-    return f"{kind}:{place}"
+        raise InputError(f"{kind} writes to a folder", got=location, hint=f"Write {kind}:FOLDER.")
+    return f"{kind}:{location}"
 
 
 class Tracker:
-    """Tells one run to a logger. A logger that fails costs no run: it is warned of once, and told nothing more."""
+    """Logs one run. If the logger fails, it is closed with a warning, and the run continues."""
 
     def __init__(self, track: str, name: str, settings: Mapping[str, Any]) -> None:
-        self.kind, _, self.place = settled(track).partition(":")
+        self.kind, _, self.location = resolve_tracker(track).partition(":")
         self.name = _NAME.sub("-", name).replace("/", "-")
-        self.settings = dict(_flat(settings))
+        self.settings = dict(_flatten(settings))
         self._logger: Any = None
-        self._over = False
+        self._is_closed = False
         self._step = 0
 
-    def row(self, row: Mapping[str, Any]) -> None:
-        """Tell a row of the history: its numbers, under the name of its stage."""
+    def log_row(self, row: Mapping[str, Any]) -> None:
+        """Log the numbers of a history row, under the name of its stage."""
         step = int(row.get("step", row.get("epoch", self._step)))
         self._step = max(self._step, step)
         numbers = _numbers(str(row["stage"]), {key: value for key, value in row.items() if key != "step"})
 
-        def tell(logger: Any) -> None:
+        def log(logger: Any) -> None:
             logger.log_metrics(numbers, step)
-            logger.save()  # what a killed run leaves behind is all of it
+            logger.save()  # so that the log of a killed run is complete
 
         if numbers:
-            self._try(tell)
+            self._try(log)
 
     def end(self, metrics: Mapping[str, Any]) -> None:
-        """Tell the numbers of the record, and close the logger."""
+        """Log the metrics of the record, and close the logger."""
         numbers = _numbers("record", metrics)
 
-        def tell(logger: Any) -> None:
-            if self.kind == "tensorboard":  # which shows settings only beside the numbers that they led to
+        def log(logger: Any) -> None:
+            if self.kind == "tensorboard":  # it shows settings only together with metrics
                 logger.log_hyperparams(self.settings, numbers, self._step)
             else:
                 logger.log_metrics(numbers, self._step)
             self._close(logger, "success")
 
-        self._try(tell)
-        self._over, self._logger = True, None
+        self._try(log)
+        self._is_closed, self._logger = True, None
 
     def fail(self) -> None:
-        """Close the logger of a run that came to nothing; one that was never opened stays so."""
+        """Close the logger of a failed run, if it was opened."""
         if self._logger is not None:
             self._try(lambda logger: self._close(logger, "failed"))
-        self._over, self._logger = True, None
+        self._is_closed, self._logger = True, None
 
     def _close(self, logger: Any, status: str) -> None:
         logger.finalize(status)
         if self.kind == "wandb":
             logger.experiment.finish(exit_code=0 if status == "success" else 1)
 
-    def _try(self, tell: Callable[[Any], None]) -> None:
-        if self._over:
+    def _try(self, log: Callable[[Any], None]) -> None:
+        if self._is_closed:
             return
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # hints of the loggers to those who call them
+                warnings.simplefilter("ignore")  # hints for direct users of the loggers
                 if self._logger is None:
-                    self._logger = _OPENERS[self.kind](self.place, self.name)
+                    self._logger = _OPENERS[self.kind](self.location, self.name)
                     if self.kind != "tensorboard":
                         self._logger.log_hyperparams(self.settings)
-                tell(self._logger)
+                log(self._logger)
         except Exception as error:
-            self._over = True
+            self._is_closed = True
             warnings.warn(
-                f"Tracking with {self.kind} failed, and ends here: {first_line(error)}. The run goes on, and its "
-                "record is whole.",
+                f"Tracking with {self.kind} failed and stops: {first_line(error)}. The run continues, and its record "
+                "will be complete.",
                 SpurlessWarning,
                 stacklevel=3,
             )
 
 
-def apart(log: Log | None, *, stage: str | None = None, without: str | None = None) -> Log | None:
-    """Return what takes the rows of a part of a run as the record has them: as another stage, or without a number."""
-    if log is None:
-        return None
-    named = {} if stage is None else {"stage": stage}
-    return lambda row: log({key: value for key, value in {**row, **named}.items() if key != without})
-
-
 @contextmanager
-def closing(tracker: Tracker | None) -> Iterator[None]:
-    """Close the tracker of a run that does not come to its end."""
+def close_on_error(tracker: Tracker | None) -> Iterator[None]:
+    """Close the tracker if the block raises."""
     try:
         yield
     except BaseException:
@@ -148,36 +140,29 @@ def closing(tracker: Tracker | None) -> Iterator[None]:
         raise
 
 
-def _csv(place: str, name: str) -> Any:
-    return _loggers("pytorch").CSVLogger(place, name="", version=name)
-
-
-def _tensorboard(place: str, name: str) -> Any:
-    return _loggers("fabric").TensorBoardLogger(place, name="", version=name)
-
-
-def _mlflow(place: str, name: str) -> Any:
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers that it is used
+def _mlflow(location: str, name: str) -> Any:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # do not send usage data
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    logging.getLogger("lightning.pytorch.loggers.mlflow").setLevel(logging.ERROR)  # that it made a new experiment
-    if not place or "://" in place:
-        return _loggers("pytorch").MLFlowLogger(PROJECT, name, tracking_uri=place or os.environ[URI])
-    folder = Path(place)
+    # hides the message about a new experiment
+    logging.getLogger("lightning.pytorch.loggers.mlflow").setLevel(logging.ERROR)
+    if not location or "://" in location:
+        return _loggers("pytorch").MLFlowLogger(PROJECT, name, tracking_uri=location or os.environ[URI])
+    folder = Path(location)
     folder.mkdir(parents=True, exist_ok=True)
     uri, files = f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
     return _loggers("pytorch").MLFlowLogger(PROJECT, name, tracking_uri=uri, artifact_location=files)
 
 
-def _wandb(place: str, name: str) -> Any:
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # nothing leaves the machine unless the user says so
-    Path(place).mkdir(parents=True, exist_ok=True)  # else it writes somewhere else
+def _wandb(location: str, name: str) -> Any:
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # send nothing unless the user sets it
+    Path(location).mkdir(parents=True, exist_ok=True)  # otherwise wandb writes to another folder
     wandb: Any = import_module("wandb")
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", PROJECT),
         name=name,
-        dir=place,
+        dir=location,
         mode=os.environ.get("WANDB_MODE", "offline"),
-        reinit="create_new",  # the runs of a fleet go on at once
+        reinit="create_new",  # concurrent runs are tracked at once
         settings=wandb.Settings(silent=True),
     )
     run.define_metric("trainer/global_step")
@@ -186,26 +171,26 @@ def _wandb(place: str, name: str) -> Any:
 
 
 _OPENERS: dict[str, Callable[[str, str], Any]] = {
-    "csv": _csv,
-    "tensorboard": _tensorboard,
+    "csv": lambda location, name: _loggers("pytorch").CSVLogger(location, name="", version=name),
+    "tensorboard": lambda location, name: _loggers("fabric").TensorBoardLogger(location, name="", version=name),
     "mlflow": _mlflow,
     "wandb": _wandb,
 }
 
 
-def _loggers(room: str) -> Any:
-    return import_module(f"lightning.{room}.loggers")  # only now: it takes seconds
+def _loggers(package: str) -> Any:
+    return import_module(f"lightning.{package}.loggers")  # imported late, since it takes seconds
 
 
-def _numbers(stage: str, found: Mapping[str, Any]) -> dict[str, float]:
-    """Return what is a number, under its stage; a record has the rest."""
-    return {_NAME.sub("-", f"{stage}/{key}"): float(value) for key, value in found.items() if isinstance(value, Real)}
+def _numbers(stage: str, row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a row, named by its stage."""
+    return {_NAME.sub("-", f"{stage}/{key}"): float(value) for key, value in row.items() if isinstance(value, Real)}
 
 
-def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting under one name; what is no word or number is written as it is spelt."""
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested settings under one name each; values other than text and numbers as text."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}/")
+            yield from _flatten(value, f"{prefix}{key}/")
         else:
-            yield f"{before}{key}", value if isinstance(value, str | int | float) else str(value)
+            yield f"{prefix}{key}", value if isinstance(value, str | int | float) else str(value)

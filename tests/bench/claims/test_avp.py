@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spurless.bench.cell import run_cell
 from spurless.bench.claims import CLAIMS
-from spurless.bench.claims.avp import BIASED, NET, OVERFIT, UNBIASED, gain, obedience
-from spurless.bench.fitting import Fitted, evaluate_given
+from spurless.bench.claims.avp import BIASED, NET, OVERFIT, UNBIASED, measure_wrong_labels
+from spurless.bench.experiment import run_experiment
 from spurless.core.records import Record
 from spurless.data import load
+from spurless.fitting import Fitted, evaluate_given
 from spurless.models import build
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 
 def record(average: float) -> Record:
@@ -20,7 +20,7 @@ def record(average: float) -> Record:
 
 
 def test_the_gain_is_in_points_over_training_on() -> None:
-    assert gain({"avp": record(0.972), "no pruning": record(0.937)}) == pytest.approx(3.5)
+    assert BIASED.measure({"avp": record(0.972), "no pruning": record(0.937)}) == pytest.approx(3.5)
     assert not BIASED.bar.holds(0.0)  # no gain is no gain
     assert BIASED.bar.holds(0.2)  # one test example of 500 is
     assert BIASED.over == UNBIASED.over == "min"
@@ -33,8 +33,8 @@ def test_obedience_is_counted_on_wrong_labels_alone() -> None:
     with torch.no_grad():
         model.get_parameter("head.weight").zero_()
         model.get_parameter("head.bias").copy_(torch.tensor([0.0, 0.0, 9.0, 0.0, 0.0]))
-    fitted = Fitted(model, evaluate_given("given", model, data, engine=Engine("cpu")))
-    found = obedience(fitted)
+    fitted = Fitted(model, evaluate_given("given", model, data, compute=Compute("cpu")))
+    found = measure_wrong_labels(fitted, data)
     twos = int((data.train.y[-25:] == 2).sum())  # the wrong labels come last
     assert twos != 5  # so that the share is not that of the right ones
     assert found["obeyed"] == pytest.approx(twos / 25)  # it always says class 2
@@ -44,7 +44,7 @@ def test_obedience_is_counted_on_wrong_labels_alone() -> None:
 def test_all_cells_begin_with_the_same_net_on_the_same_data() -> None:
     for claim, biased in ((BIASED, True), (UNBIASED, False)):
         assert CLAIMS[claim.id] is claim
-        for name, cell in claim.cells.items():
+        for name, cell in claim.experiments.items():
             assert (cell.dataset, cell.model, cell.data_options) == ("gaussians", "mlp", {"biased": biased})
             assert cell.model_options == NET
             assert name == "early stopping" or (cell.train == OVERFIT and cell.select == "last")
@@ -53,8 +53,11 @@ def test_all_cells_begin_with_the_same_net_on_the_same_data() -> None:
 
 
 def test_the_overfitted_net_obeys_the_wrong_labels() -> None:
-    cell = UNBIASED.cells["overfitted"]
-    easy = {"biased": False, "per_class": 20, "mislabelled": 1}
-    fitted = run_cell(replace(cell, data_options=easy, train={**cell.train, "batch_size": 105}), 100, Engine("cpu"))
-    assert obedience(fitted)["obeyed"] == 1.0
+    cell = UNBIASED.experiments["overfitted"]
+    easy: dict[str, int | bool] = {"biased": False, "per_class": 20, "mislabelled": 1}
+    fitted = run_experiment(
+        replace(cell, data_options=easy, train={**cell.train, "batch_size": 105}), 100, Compute("cpu")
+    )
+    data = load("gaussians", seed=100, **easy)
+    assert measure_wrong_labels(fitted, data)["obeyed"] == 1.0
     assert fitted.record.history[-1]["train_accuracy"] == 1.0

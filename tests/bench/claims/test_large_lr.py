@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spurless.bench.claims import CLAIMS, judge
+from spurless.bench.claims import CLAIMS, check_claim
 from spurless.bench.claims.large_lr import CLAIMS as OURS
 from spurless.bench.claims.large_lr import (
     COMPARISON,
@@ -17,18 +17,17 @@ from spurless.bench.claims.large_lr import (
     RATES,
     RESNET18,
     ROWS,
-    ahead,
-    along,
-    number,
-    parity_rise,
+    accuracy_rise,
+    complete_metric,
+    correlation_with_accuracy,
+    margin_of_high_rate,
     rate,
-    rise,
 )
 from spurless.bench.reproduce import reproduce
-from spurless.core.records import Record, read
+from spurless.core.records import Record, read_records
 from spurless.methods import make_method
 from spurless.train.config import TrainConfig
-from spurless.train.run import Engine
+from spurless.train.run import Compute
 
 END = ({"stage": "train", "epoch": 1, "loss": 0.1, "train_accuracy": 1.0},)
 SHORT = ({"stage": "train", "epoch": 1, "loss": 0.1, "train_accuracy": 0.99},)
@@ -60,19 +59,21 @@ def parity(
 
 
 def test_the_rise_counts_where_everything_rises() -> None:
-    assert parity_rise(parity()) == pytest.approx(25)
-    assert parity_rise(parity(pruned=0.56)) == 0.0
-    assert parity_rise(parity(csi=0.02)) == 0.0
-    assert parity_rise(parity(separation=0.0)) == 0.0
-    assert parity_rise(parity(unbiased=0.5)) == pytest.approx(-5)
+    assert PARITY.measure(parity()) == pytest.approx(25)
+    assert PARITY.measure(parity(pruned=0.56)) == 0.0
+    assert PARITY.measure(parity(csi=0.02)) == 0.0
+    assert PARITY.measure(parity(separation=0.0)) == 0.0
+    assert PARITY.measure(parity(unbiased=0.5)) == pytest.approx(-5)
 
 
 def test_a_run_that_was_cut_off_or_has_no_number_makes_none() -> None:
-    assert math.isnan(parity_rise(parity(end=False)))
-    assert math.isnan(parity_rise({**parity(), rate(0.01): record({"unbiased": 0.5})}))
-    assert number(record({"unbiased": None}), "unbiased") != number(record({"unbiased": None}), "unbiased")
-    assert number(record({"unbiased": 0.5}), "unbiased") == 0.5
-    assert math.isnan(number(record({"unbiased": 0.5}, end=False), "unbiased"))
+    assert math.isnan(PARITY.measure(parity(end=False)))
+    assert math.isnan(PARITY.measure({**parity(), rate(0.01): record({"unbiased": 0.5})}))
+    assert complete_metric(record({"unbiased": None}), "unbiased") != complete_metric(
+        record({"unbiased": None}), "unbiased"
+    )
+    assert complete_metric(record({"unbiased": 0.5}), "unbiased") == 0.5
+    assert math.isnan(complete_metric(record({"unbiased": 0.5}, end=False), "unbiased"))
 
 
 def test_half_of_the_papers_rise_is_the_bar_and_prunability_must_rise() -> None:
@@ -84,7 +85,7 @@ def test_half_of_the_papers_rise_is_the_bar_and_prunability_must_rise() -> None:
         "large-lr/corrupted-cifar10-resnet18": (12.64, 6.32),
     }
     for claim in RESNET18:
-        low, *_, high = claim.cells
+        low, *_, high = claim.experiments
         rows = {
             low: record({"unbiased": 0.5, "prunability": 0.3}),
             high: record({"unbiased": 0.75, "prunability": 0.6}),
@@ -98,42 +99,42 @@ def test_the_correlation_is_over_rates_and_none_where_a_run_is_missing() -> None
     rows = {
         rate(lr): record({"unbiased": a, "max_loss_ratio": 2 * a - 1}) for lr, a in zip(RATES, accuracies, strict=True)
     }
-    assert along(rows) == pytest.approx(1)
+    assert correlation_with_accuracy(rows) == pytest.approx(1)
     turned = {
         cell: replace(one, metrics={**one.metrics, "max_loss_ratio": -(one.metrics["unbiased"] or 0)})
         for cell, one in rows.items()
     }
-    assert along(turned) == pytest.approx(-1)
-    assert math.isnan(along({**rows, rate(0.25): replace(rows[rate(0.25)], history=SHORT)}))
+    assert correlation_with_accuracy(turned) == pytest.approx(-1)
+    assert math.isnan(correlation_with_accuracy({**rows, rate(0.25): replace(rows[rate(0.25)], history=SHORT)}))
     alike = {
         cell: replace(one, metrics={"unbiased": 0.5, "max_loss_ratio": one.metrics["max_loss_ratio"]})
         for cell, one in rows.items()
     }
-    assert math.isnan(along(alike))
+    assert math.isnan(correlation_with_accuracy(alike))
 
 
 def test_the_better_high_rate_is_compared_with_the_best_other_row() -> None:
     rows = {row: record({"unbiased": 0.7}) for row in ROWS}
     rows |= {"high rate": record({"unbiased": 0.9}), "high rate, l2 0.0001": record({"unbiased": 0.94})}
     rows["focal 5"] = record({"unbiased": 0.92}, end=False)  # a rival counts as far as it came
-    assert ahead(rows) == pytest.approx(2)
+    assert margin_of_high_rate(rows) == pytest.approx(2)
     rows["high rate, l2 0.0001"] = record({"unbiased": 0.94}, end=False)  # ours does not
-    assert ahead(rows) == pytest.approx(-2)
+    assert margin_of_high_rate(rows) == pytest.approx(-2)
     rows["high rate"] = record({"unbiased": 0.9}, end=False)
-    assert math.isnan(ahead(rows))
+    assert math.isnan(margin_of_high_rate(rows))
 
 
 def test_settings_are_the_papers() -> None:
     assert [claim.id for claim in OURS if claim.id not in CLAIMS] == []
     for claim in OURS:
-        for name, cell in claim.cells.items():
+        for name, cell in claim.experiments.items():
             train = TrainConfig(**cell.train)
             make_method(cell.method, cell.preset, **cell.method_options)
             assert (train.schedule, train.optimiser, train.stop_accuracy) == ("constant", "sgd", 1.0), name
             assert name in ROWS or (train.momentum, train.weight_decay, train.batch_size) == (0.0, 0.0, 100)
             assert claim.cost == "cpu" or train.epochs <= LONGEST
-    assert list(LOSS_RATIO.cells) == list(RESNET18[0].cells)
-    assert {cell.method for cell in LOSS_RATIO.cells.values()} == {"watched-erm"}
+    assert list(LOSS_RATIO.experiments) == list(RESNET18[0].experiments)
+    assert {cell.method for cell in LOSS_RATIO.experiments.values()} == {"erm-loss-ratio"}
     changed = {
         name: {k: v for k, v in cell.train.items() if v != ROWS["low rate"].train.get(k)} for name, cell in ROWS.items()
     }
@@ -148,7 +149,7 @@ def test_settings_are_the_papers() -> None:
         "asam 1": {"asam": 1.0, "epochs": 150},
         "focal 5": {"epochs": 150},
     }
-    assert COMPARISON.cells["focal 5"].method_options == {"gamma": 5.0}
+    assert COMPARISON.experiments["focal 5"].method_options == {"gamma": 5.0}
 
 
 def test_a_short_parity_has_every_number_and_is_judged_by_its_records_alone(tmp_path: Path) -> None:
@@ -157,13 +158,13 @@ def test_a_short_parity_has_every_number_and_is_judged_by_its_records_alone(tmp_
         rate(lr): replace(
             cell, data_options=data, model_options=net, train={**cell.train, "lr": 10 * lr, "batch_size": 20}
         )
-        for lr, cell in ((0.01, PARITY.cells[rate(0.01)]), (0.75, PARITY.cells[rate(0.75)]))
+        for lr, cell in ((0.01, PARITY.experiments[rate(0.01)]), (0.75, PARITY.experiments[rate(0.75)]))
     }
     cells[rate(0.75)] = replace(cells[rate(0.75)], train={**cells[rate(0.75)].train, "lr": 0.5})
-    claim = replace(PARITY, cells=cells)
-    verdict = reproduce(claim, seeds=1, engine=Engine("cpu"), out=tmp_path / "records.jsonl")
-    records = read(tmp_path / "records.jsonl")
-    assert judge(claim, records).values == pytest.approx(verdict.values)
+    claim = replace(PARITY, experiments=cells)
+    verdict = reproduce(claim, seeds=1, compute=Compute("cpu"), out=tmp_path / "records.jsonl")
+    records = read_records(tmp_path / "records.jsonl")
+    assert check_claim(claim, records).values == pytest.approx(verdict.values)
     for one in records:
         assert one.history[-1]["train_accuracy"] == 1.0
         assert {"prunability", "pruned_accuracy", "csi", "bsi", "class_separation", "max_loss_ratio"} <= set(
@@ -171,4 +172,4 @@ def test_a_short_parity_has_every_number_and_is_judged_by_its_records_alone(tmp_
         )
         assert "loss_ratio" in one.history[0]
     low, high = (one.metrics["unbiased"] or 0.0 for one in records)
-    assert rise({"a": records[0], "b": records[1]}, "a", "b", ()) == pytest.approx(100 * (high - low))
+    assert accuracy_rise({"a": records[0], "b": records[1]}, "a", "b", ()) == pytest.approx(100 * (high - low))

@@ -4,7 +4,7 @@ import pytest
 
 from spurless.bench.claims import CLAIMS
 from spurless.bench.claims.theory import PLANTED_ERM, PLANTED_GROUP_DRO
-from spurless.data.planted import PlantedConfig, erm_optimum, planted_accuracy, robust_optimum
+from spurless.data.datasets.synthetic import PlantedConfig, erm_optimum, planted_accuracy, robust_optimum
 
 
 def test_the_numbers_are_the_formula_s() -> None:

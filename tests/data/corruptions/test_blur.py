@@ -9,16 +9,16 @@ from scipy import ndimage
 from torch import Tensor
 
 from spurless.data.corruptions import CORRUPTIONS, Scale, corrupt
-from spurless.data.corruptions.blur import disk, glass_blur, smear
-from spurless.data.corruptions.draws import Draws, draws_of
-from spurless.data.corruptions.pixels import blurred, truncated
+from spurless.data.corruptions.blur import disk_kernel, glass_blur, smear
+from spurless.data.corruptions.ops import floor_with_tolerance, gaussian_filter
+from spurless.data.corruptions.rng import ImageRng, rng_for_images
 
 SCALES: tuple[Scale, ...] = ("cifar", "imagenet")
 
 
 def raw(name: str, x: Tensor, severity: int, scale: Scale) -> Tensor:
     numbers = getattr(CORRUPTIONS[name], scale)[severity - 1]
-    return CORRUPTIONS[name].apply(x.double(), numbers, draws_of(torch.arange(len(x)), 0, name))
+    return CORRUPTIONS[name].apply(x.double(), numbers, rng_for_images(torch.arange(len(x)), 0, name))
 
 
 def point(side: int) -> Tensor:
@@ -42,20 +42,20 @@ def test_defocus_at_cifars_level_5_is_the_mean_of_nine(small: Tensor) -> None:
 def test_defocus_at_cifars_level_1_is_only_soft() -> None:
     side = math.exp(-1 / (2 * 0.4**2))
     line = torch.tensor([side, 1, side], dtype=torch.float64) / (1 + 2 * side)
-    assert torch.allclose(disk(0.3, 0.4), line[:, None] * line, atol=1e-12)
+    assert torch.allclose(disk_kernel(0.3, 0.4), line[:, None] * line, atol=1e-12)
 
 
-@pytest.mark.parametrize(("scale", "severity"), [("cifar", 3), ("cifar", 4), ("imagenet", 2), ("imagenet", 5)])
+@pytest.mark.parametrize(("scale", "severity"), [("cifar", 4), ("imagenet", 5)])
 def test_defocus_correlates_with_the_disk(small: Tensor, scale: Scale, severity: int) -> None:
     x = small[:2]
-    kernel = disk(*getattr(CORRUPTIONS["defocus-blur"], scale)[severity - 1])
+    kernel = disk_kernel(*getattr(CORRUPTIONS["defocus-blur"], scale)[severity - 1])
     expected = ndimage.correlate(x.double().numpy(), kernel[None, None].numpy(), mode="mirror")
     assert abs(raw("defocus-blur", x, severity, scale).numpy() - expected).max() < 1e-6
 
 
-@pytest.mark.parametrize("radius", [3.0, 4.0, 6.0, 8.0, 10.0])
+@pytest.mark.parametrize("radius", [3.0, 8.0, 10.0])
 def test_a_disk_has_its_radius(radius: float) -> None:
-    kernel = disk(radius, 0.5)
+    kernel = disk_kernel(radius, 0.5)
     middle = len(kernel) // 2
     line = torch.arange(-middle, middle + 1)
     inner = (line[:, None] ** 2 + line**2).double().sqrt() <= radius - 3
@@ -81,12 +81,12 @@ def published_pass(x: np.ndarray, farthest: int, moves: np.ndarray) -> None:
 def test_glass_blur_moves_pixels_as_the_published_loop(farthest: int, passes: int) -> None:
     height, width = 17, 23
     x = torch.arange(height * width).view(1, 1, height, width).double().expand(2, -1, -1, -1) % 256
-    draws = draws_of(torch.arange(2), 0, "glass")
-    found = glass_blur(x, (0.05, farthest, passes), draws)  # sigma 0.05: no blur at all
+    rng = rng_for_images(torch.arange(2), 0, "glass")
+    found = glass_blur(x, (0.05, farthest, passes), rng)  # sigma 0.05: no blur at all
     for image in range(2):
         expected = x[image, 0].numpy().copy()[..., None]
         for k in range(passes):
-            moves = draws.whole(f"pass {k}", 2 * farthest, 2, height - 2 * farthest, width - 2 * farthest) - farthest
+            moves = rng.integers(f"pass {k}", 2 * farthest, 2, height - 2 * farthest, width - 2 * farthest) - farthest
             published_pass(expected, farthest, moves[image].numpy())
         assert np.array_equal(found[image, 0].numpy(), expected[..., 0])
 
@@ -98,11 +98,11 @@ def test_the_swap_of_two_views_copies() -> None:
 
 
 def test_glass_blur_blurs_before_and_after(small: Tensor) -> None:
-    draws = draws_of(torch.arange(len(small)), 0, "glass")
+    rng = rng_for_images(torch.arange(len(small)), 0, "glass")
     x = small.double()
-    before = truncated(blurred(x, 0.7))  # to bytes, as published
-    moved = glass_blur(before, (0.05, 1, 2), draws)
-    assert torch.allclose(glass_blur(x, (0.7, 1, 2), draws), blurred(moved, 0.7))
+    before = floor_with_tolerance(gaussian_filter(x, 0.7))  # to bytes, as published
+    moved = glass_blur(before, (0.05, 1, 2), rng)
+    assert torch.allclose(glass_blur(x, (0.7, 1, 2), rng), gaussian_filter(moved, 0.7))
 
 
 def test_a_point_is_smeared_along_half_a_gaussian_to_the_left() -> None:
@@ -115,7 +115,7 @@ def test_a_point_is_smeared_along_half_a_gaussian_to_the_left() -> None:
     assert float(found[15].sum()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("degrees", [-135.0, -90.0, -45.0, -20.0, 30.0, 45.0])
+@pytest.mark.parametrize("degrees", [-135.0, -20.0, 45.0])
 def test_the_smear_has_the_direction_of_its_angle(degrees: float) -> None:
     found = smear(point(61), 10, 6.0, torch.tensor([degrees], dtype=torch.float64))[0, 0]
     line = torch.arange(61, dtype=torch.float64) - 30
@@ -139,8 +139,6 @@ def test_every_image_moves_its_own_way_within_45_degrees() -> None:
     ("scale", "severity", "factors"),
     [
         ("cifar", 1, np.arange(1, 1.06, 0.01)),
-        ("cifar", 5, np.arange(1, 1.26, 0.01)),
-        ("imagenet", 3, np.arange(1, 1.21, 0.02)),
         ("imagenet", 5, np.arange(1, 1.31, 0.03)),
     ],
 )
@@ -159,13 +157,13 @@ def test_zoom_blur_is_the_mean_of_the_zoomed_middles(
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", ["gaussian-blur", "glass-blur", "motion-blur", "zoom-blur"])
-def test_a_blur_leaves_a_flat_image_alone(name: str, scale: Scale) -> None:
+def test_a_blur_leaves_a_flat_image_alone(scale: Scale) -> None:
     x = torch.full((2, 3, 40, 17), 77, dtype=torch.uint8)
-    assert torch.equal(corrupt(x, name, 5, scale=scale), x)
+    for name in ("gaussian-blur", "glass-blur", "motion-blur", "zoom-blur"):
+        assert torch.equal(corrupt(x, name, 5, scale=scale), x), name
 
 
 def test_a_fixed_blur_draws_nothing(small: Tensor) -> None:
-    nothing = Draws(torch.zeros(0, dtype=torch.long))  # a draw for no image would not fit
+    nothing = ImageRng(torch.zeros(0, dtype=torch.long))  # a draw for no image would not fit
     for name in ("gaussian-blur", "defocus-blur", "zoom-blur"):
         assert CORRUPTIONS[name].apply(small.double(), CORRUPTIONS[name].cifar[4], nothing).shape == small.shape

@@ -12,16 +12,16 @@ from scipy import ndimage
 from torch import Tensor
 
 from spurless.data.corruptions import CORRUPTIONS, Scale, corrupt
-from spurless.data.corruptions.digital import elastic_transform, sampled
-from spurless.data.corruptions.draws import draws_of
-from spurless.data.corruptions.pixels import Border
+from spurless.data.corruptions.digital import elastic_transform, sample_bilinear
+from spurless.data.corruptions.ops import Border
+from spurless.data.corruptions.rng import rng_for_images
 
 SCALES: tuple[Scale, ...] = ("cifar", "imagenet")
 
 
 def raw(name: str, x: Tensor, severity: int, scale: Scale) -> Tensor:
     numbers = getattr(CORRUPTIONS[name], scale)[severity - 1]
-    return CORRUPTIONS[name].apply(x.double(), numbers, draws_of(torch.arange(len(x)), 0, name))
+    return CORRUPTIONS[name].apply(x.double(), numbers, rng_for_images(torch.arange(len(x)), 0, name))
 
 
 def psnr(a: Tensor, b: Tensor) -> float:
@@ -82,15 +82,14 @@ def test_contrast_scales_the_spread_about_the_mean_exactly(small: Tensor, scale:
     assert torch.allclose(found.std(dim=(2, 3)), kept * x.std(dim=(2, 3)))
 
 
-@pytest.mark.parametrize(("severity", "side"), [(1, 30), (2, 28), (3, 27), (4, 24), (5, 20)])
+@pytest.mark.parametrize(("severity", "side"), [(1, 30), (5, 20)])
 def test_cifars_pixelate_has_so_many_blocks(severity: int, side: int) -> None:
     x = torch.arange(32).view(1, 1, 1, 32).expand(1, 1, 32, 32) * 8 + torch.arange(32).view(32, 1) / 32.0
     found = raw("pixelate", x, severity, "cifar")
     assert len(torch.unique(found)) == side * side
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("severity", [1, 3, 5])
+@pytest.mark.parametrize(("scale", "severity"), [("cifar", 1), ("imagenet", 5)])
 def test_pixelate_is_that_of_pillow(large: Tensor, scale: Scale, severity: int) -> None:
     share = getattr(CORRUPTIONS["pixelate"], scale)[severity - 1][0]
     x = large[:1, :, :, :100]  # not square
@@ -107,8 +106,7 @@ def jpeg(image: Tensor, quality: int) -> Tensor:
     return decoded[None] if decoded.dim() == 2 else decoded.permute(2, 0, 1)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("severity", [1, 3, 5])
+@pytest.mark.parametrize(("scale", "severity"), [("cifar", 1), ("imagenet", 5)])
 @pytest.mark.parametrize(("channels", "height", "width"), [(3, 128, 128), (3, 101, 83), (1, 101, 83)])
 def test_jpeg_is_that_of_pillow_at_the_same_quality(
     large: Tensor, scale: Scale, severity: int, channels: int, height: int, width: int
@@ -136,7 +134,7 @@ def test_jpeg_of_a_flat_block_keeps_its_step() -> None:
 def test_sampling_agrees_with_scipy(small: Tensor, border: Border, mode: str) -> None:
     generator = torch.Generator().manual_seed(0)
     rows, columns = (torch.rand(2, 32, 32, generator=generator, dtype=torch.float64) * 120 - 40 for _ in "rc")
-    found = sampled(small[:2].double(), rows, columns, border)
+    found = sample_bilinear(small[:2].double(), rows, columns, border)
     for image in range(2):
         where = torch.stack([rows[image], columns[image]]).numpy()
         for channel in range(3):
@@ -149,14 +147,14 @@ def test_elastic_moves_three_corners_by_at_most_the_published_share() -> None:
     side, farthest = 96, 0.08 * 96
     line = torch.arange(side, dtype=torch.float64)
     ramps = torch.stack([line[:, None].expand(side, side), line.expand(side, side)])  # where a pixel comes from
-    draws = draws_of(torch.arange(5), 0, "elastic")
-    found = elastic_transform(ramps.expand(5, -1, -1, -1), (0, 0, 0.08), draws)
-    moved = (2 * draws.uniform("corners", 3, 2) - 1) * farthest
+    rng = rng_for_images(torch.arange(5), 0, "elastic")
+    found = elastic_transform(ramps.expand(5, -1, -1, -1), (0, 0, 0.08), rng)
+    moved = (2 * rng.uniform("corners", 3, 2) - 1) * farthest
     assert moved.abs().max() > farthest / 2
     for k, corner in enumerate(((80, 80), (80, 16), (16, 16))):  # the middle, 48, and a third of the side around it
         at = torch.tensor(corner, dtype=torch.float64) + moved[:, k]
         rows, columns = (at[:, axis].view(5, 1, 1).expand(-1, side, side) for axis in (0, 1))
-        came = sampled(found, rows, columns, "mirror")
+        came = sample_bilinear(found, rows, columns, "mirror")
         assert torch.allclose(came[:, :, 0, 0], torch.tensor(corner, dtype=torch.float64).expand(5, 2))
 
 
@@ -164,9 +162,9 @@ def test_elastic_field_is_smoothed_noise_of_the_published_strength() -> None:
     side, n = 64, 10
     line = torch.arange(side, dtype=torch.float64)
     ramps = torch.stack([line[:, None].expand(side, side), line.expand(side, side)]).expand(n, -1, -1, -1)
-    draws = draws_of(torch.arange(n), 0, "elastic")
-    found = elastic_transform(ramps, (0.1, 0.03, 0), draws)  # the corners stay
-    noise = 2 * draws.uniform("field", 2, side, side).numpy() - 1
+    rng = rng_for_images(torch.arange(n), 0, "elastic")
+    found = elastic_transform(ramps, (0.1, 0.03, 0), rng)  # the corners stay
+    noise = 2 * rng.uniform("field", 2, side, side).numpy() - 1
     sigma = 0.03 * side
     smooth = ndimage.gaussian_filter(noise, (0, 0, sigma, sigma), mode="reflect", truncate=3) * 0.1 * side
     for image in range(n):

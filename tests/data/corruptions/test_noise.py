@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spurless.data.corruptions import CORRUPTIONS, Scale, corrupt
-from spurless.data.corruptions.draws import draws_of
+from spurless.data.corruptions.rng import rng_for_images
 
 
 def flat(level: int, n: int = 20) -> Tensor:
@@ -17,7 +17,7 @@ def flat(level: int, n: int = 20) -> Tensor:
 def raw(name: str, x: Tensor, severity: int, scale: Scale = "cifar") -> Tensor:
     """The corrupted grey levels before they are clamped and rounded."""
     numbers = getattr(CORRUPTIONS[name], scale)[severity - 1]
-    return CORRUPTIONS[name].apply(x.double(), numbers, draws_of(torch.arange(len(x)), 0, name))
+    return CORRUPTIONS[name].apply(x.double(), numbers, rng_for_images(torch.arange(len(x)), 0, name))
 
 
 def within(found: float, expected: float, n: int) -> bool:
@@ -41,11 +41,11 @@ def test_gaussian_noise_at_level_5_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("scale", ["cifar", "imagenet"])
-@pytest.mark.parametrize("level", [20, 90, 200])
-def test_speckle_noise_grows_with_the_value(scale: Scale, level: int) -> None:
+def test_speckle_noise_grows_with_the_value(scale: Scale) -> None:
     for severity, std in {"cifar": {1: 0.06, 5: 0.2}, "imagenet": {1: 0.15, 5: 0.6}}[scale].items():
-        change = raw("speckle-noise", flat(level), severity, scale) - level
-        assert within(float(change.std()), level * std, change.numel())
+        for level in (20, 200):
+            change = raw("speckle-noise", flat(level), severity, scale) - level
+            assert within(float(change.std()), level * std, change.numel())
 
 
 @pytest.mark.parametrize(("scale", "share"), [("cifar", 0.07), ("imagenet", 0.27)])
@@ -84,8 +84,3 @@ def test_shot_noise_of_three_photons_has_four_shades() -> None:
     assert torch.unique(x).tolist() == [0, 85, 170, 255]
     for value, share in zip((0, 85, 170), shares.tolist(), strict=True):
         assert abs(float((x == value).double().mean()) - share) < 4 * (share * (1 - share) / x.numel()) ** 0.5
-
-
-@pytest.mark.parametrize("name", ["shot-noise", "speckle-noise"])
-def test_black_has_no_photons_and_no_speckle(name: str) -> None:
-    assert not corrupt(flat(0), name, 5).any()

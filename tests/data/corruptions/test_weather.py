@@ -7,17 +7,16 @@ from scipy import ndimage
 from torch import Tensor
 
 from spurless.data.corruptions import CORRUPTIONS, Scale, corrupt
-from spurless.data.corruptions.draws import draws_of
-from spurless.data.corruptions.frost import textures
-from spurless.data.corruptions.pixels import luma
-from spurless.data.corruptions.weather import _equalised, _relief, distance, plasma
+from spurless.data.corruptions.ops import luma
+from spurless.data.corruptions.rng import rng_for_images
+from spurless.data.corruptions.weather import _equalise, _light_relief, distance_to_mask, frost_textures, plasma
 
 SCALES: tuple[Scale, ...] = ("cifar", "imagenet")
 
 
 def raw(name: str, x: Tensor, severity: int, scale: Scale) -> Tensor:
     numbers = getattr(CORRUPTIONS[name], scale)[severity - 1]
-    return CORRUPTIONS[name].apply(x.double(), numbers, draws_of(torch.arange(len(x)), 0, name))
+    return CORRUPTIONS[name].apply(x.double(), numbers, rng_for_images(torch.arange(len(x)), 0, name))
 
 
 def flat(level: int, n: int = 8, side: int = 32, channels: int = 3) -> Tensor:
@@ -53,29 +52,29 @@ def test_snow_whitens_towards_one_and_a_half_times_the_brightness_and_half_of_wh
 
 @pytest.mark.parametrize(
     ("scale", "severity", "kept", "added"),
-    [("cifar", 5, 0.75, 0.45), ("cifar", 3, 0.9, 0.4), ("imagenet", 1, 1, 0.4), ("imagenet", 5, 0.6, 0.75)],
+    [("cifar", 5, 0.75, 0.45), ("imagenet", 1, 1, 0.4)],
 )
 def test_frost_dims_the_image_and_adds_a_cut_of_a_texture(
     small: Tensor, scale: Scale, severity: int, kept: float, added: float
 ) -> None:
     ice = raw("frost", torch.zeros_like(small), severity, scale) / added
     assert torch.allclose(raw("frost", small, severity, scale), kept * small + added * ice)
-    bank = textures(0.2 if scale == "cifar" else 1.0).double()
+    bank = frost_textures(0.2 if scale == "cifar" else 1.0).double()
     windows = bank.unfold(2, 32, 1).unfold(3, 32, 1)[:, 0]  # every cut of every texture, its first channel
     corner = (windows[..., 0, 0] == ice[0, 0, 0, 0].round()).nonzero()
     assert any(torch.allclose(windows[k, row, column], ice[0, 0]) for k, row, column in corner.tolist())
 
 
 def test_every_texture_is_used_alike() -> None:
-    draws = draws_of(torch.arange(1000), 0, "frost")
-    counts = torch.bincount(draws.whole("texture", 5), minlength=5)
+    rng = rng_for_images(torch.arange(1000), 0, "frost")
+    counts = torch.bincount(rng.integers("texture", 5), minlength=5)
     assert (counts - 200).abs().max() < 4 * (1000 * 0.2 * 0.8) ** 0.5
     assert len(torch.unique(raw("frost", flat(0, n=100), 5, "cifar"), dim=0)) == 100  # and cut elsewhere
 
 
 def test_frost_on_an_image_larger_than_the_textures() -> None:
     x = raw("frost", torch.zeros(1, 1, 8, 700, dtype=torch.float64), 5, "imagenet")
-    full = luma(textures().double())[:, 0]
+    full = luma(frost_textures().double())[:, 0]
     rows = [x[0, 0, 0, :640] / 0.75, x[0, 0, 0, 640:].flip(0) / 0.75]  # the texture, then turned over
     assert torch.allclose(rows[0][-60:], rows[1])
     assert (full - rows[0]).abs().amax(dim=2).min() < 1e-9
@@ -92,13 +91,13 @@ def test_fog_reaches_from_its_thinnest_to_its_thickest(scale: Scale, strength: f
 def test_fog_scales_back_to_the_images_own_white() -> None:
     x = torch.zeros(2, 3, 32, 32, dtype=torch.float64)
     x[:, 1, 5, 5] = 100
-    cloud = plasma(32, 1.75, draws_of(torch.arange(2), 0, "fog"))
+    cloud = plasma(32, 1.75, rng_for_images(torch.arange(2), 0, "fog"))
     expected = (x + 1.5 * 255 * cloud[:, None]) * 100 / (100 + 1.5 * 255)
     assert torch.allclose(raw("fog", x, 5, "cifar"), expected)
 
 
 def test_a_plasma_cloud_is_closed_on_all_sides() -> None:
-    cloud = plasma(60, 2.5, draws_of(torch.arange(40), 0, "fog"))
+    cloud = plasma(60, 2.5, rng_for_images(torch.arange(40), 0, "fog"))
     assert cloud.shape == (40, 64, 64)
     assert torch.equal(cloud.amin(dim=(1, 2)), torch.zeros(40))
     assert torch.equal(cloud.amax(dim=(1, 2)), torch.ones(40))
@@ -108,20 +107,20 @@ def test_a_plasma_cloud_is_closed_on_all_sides() -> None:
 
 
 def test_the_smallest_cloud_by_hand() -> None:
-    draws = draws_of(torch.arange(1), 0, "fog")
-    shake = 2 * draws.uniform("cloud", 2, 2)[0] - 1
+    rng = rng_for_images(torch.arange(1), 0, "fog")
+    shake = 2 * rng.uniform("cloud", 2, 2)[0] - 1
     # all four corners are the one point 0; the middle adds to it, and the edges to the mean of corners and middles
     middle = shake[1, 1]
     top, side = middle / 2 + shake[0, 1], middle / 2 + shake[1, 0]
     expected = torch.stack([torch.stack([torch.zeros_like(top), top]), torch.stack([side, middle])])
     expected = (expected - expected.min()) / (expected.max() - expected.min())
-    assert torch.allclose(plasma(2, 3.0, draws)[0], expected)
+    assert torch.allclose(plasma(2, 3.0, rng)[0], expected)
 
 
 def test_a_cloud_point_by_point() -> None:
     m, decay = 8, 1.7
-    draws = draws_of(torch.arange(1), 0, "fog")
-    shake = 2 * draws.uniform("cloud", m, m)[0].numpy() - 1
+    rng = rng_for_images(torch.arange(1), 0, "fog")
+    shake = 2 * rng.uniform("cloud", m, m)[0].numpy() - 1
     cloud, step, swing = np.zeros((m, m)), m, 1.0
 
     def around(row: int, column: int, offsets: list[tuple[int, int]]) -> float:
@@ -137,11 +136,10 @@ def test_a_cloud_point_by_point() -> None:
                 cloud[row, column] = around(row, column, [(-h, 0), (h, 0), (0, -h), (0, h)])
         step, swing = h, swing / decay**2
     cloud = (cloud - cloud.min()) / (cloud.max() - cloud.min())
-    assert abs(plasma(7, decay, draws)[0].numpy() - cloud).max() < 1e-12
+    assert abs(plasma(7, decay, rng)[0].numpy() - cloud).max() < 1e-12
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("severity", [4, 5])
+@pytest.mark.parametrize(("scale", "severity"), [("cifar", 4), ("imagenet", 5)])
 def test_mud_is_brown_and_opaque(scale: Scale, severity: int) -> None:
     x = raw("spatter", flat(200, n=30), severity, scale)
     muddy = (x < 199).all(dim=1)
@@ -174,14 +172,14 @@ def test_a_dry_lens_stays_dry() -> None:
 def test_distances_are_those_of_scipy_up_to_the_farthest() -> None:
     marked = torch.rand(3, 1, 40, 70, generator=torch.Generator().manual_seed(0)) < 0.005
     expected = np.stack([ndimage.distance_transform_edt(~image[0].numpy()) for image in marked])[:, None]
-    assert abs(distance(marked, 20).numpy() - expected.clip(max=20)).max() < 1e-12
-    assert (distance(torch.zeros(1, 1, 9, 9, dtype=torch.bool), 20) == 20).all()
+    assert abs(distance_to_mask(marked, 20).numpy() - expected.clip(max=20)).max() < 1e-12
+    assert (distance_to_mask(torch.zeros(1, 1, 9, 9, dtype=torch.bool), 20) == 20).all()
 
 
 def test_equalising_spreads_depths_by_hand() -> None:
     depth = torch.tensor([[[[2, 2, 3, 20]]], [[[0, 0, 0, 0]]]])
     # two of four lie lowest and become 0; then (3 - 2) / (4 - 2) and (4 - 2) / (4 - 2) of 255
-    assert _equalised(depth).tolist() == [[[[0, 0, 128, 255]]], [[[0, 0, 0, 0]]]]
+    assert _equalise(depth).tolist() == [[[[0, 0, 128, 255]]], [[[0, 0, 0, 0]]]]
 
 
 def test_light_falls_through_drops_as_through_those_of_scipy() -> None:
@@ -200,12 +198,12 @@ def test_light_falls_through_drops_as_through_those_of_scipy() -> None:
         kernel = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
         lit = ndimage.correlate(spread, kernel, mode="mirror").clip(0, 255)
         expected = np.round(ndimage.uniform_filter(lit, 3, mode="mirror"))
-        assert np.array_equal(_relief(wet)[image, 0].numpy(), expected)
+        assert np.array_equal(_light_relief(wet)[image, 0].numpy(), expected)
 
 
 @pytest.mark.parametrize("name", ["snow", "frost", "fog", "spatter"])
-@pytest.mark.parametrize("severity", [3, 5])
-def test_weather_on_grey_is_the_brightness_of_weather_on_grey_in_colour(name: str, severity: int) -> None:
+def test_weather_on_grey_is_the_brightness_of_weather_on_grey_in_colour(name: str) -> None:
     x = flat(60, channels=1)
-    grey, rgb = (raw(name, image, severity, "cifar") for image in (x, x.expand(-1, 3, -1, -1)))
-    assert torch.allclose(grey, luma(rgb))
+    for severity in (3, 5):  # water, and mud
+        grey, rgb = (raw(name, image, severity, "cifar") for image in (x, x.expand(-1, 3, -1, -1)))
+        assert torch.allclose(grey, luma(rgb))

@@ -1,25 +1,25 @@
 "use strict";
 (() => {
-  // Folds: a chart that was drawn while folded gets its size when it is opened; paper has no folds.
-  const folds = [...document.querySelectorAll("details")];
-  const refit = (fold) => {
-    for (const place of fold.querySelectorAll(".js-plotly-plot")) Plotly.Plots.resize(place);
+  // A chart in a closed <details> is resized when it is opened; all are open in print.
+  const detailsElements = [...document.querySelectorAll("details")];
+  const resizeCharts = (details) => {
+    for (const chart of details.querySelectorAll(".js-plotly-plot")) Plotly.Plots.resize(chart);
   };
-  for (const fold of folds) fold.addEventListener("toggle", () => { if (fold.open) refit(fold); });
+  for (const details of detailsElements) details.addEventListener("toggle", () => { if (details.open) resizeCharts(details); });
   let closed = [];
   window.addEventListener("beforeprint", () => {
-    closed = folds.filter((fold) => !fold.open);
-    for (const fold of closed) fold.open = true;
+    closed = detailsElements.filter((details) => !details.open);
+    for (const details of closed) details.open = true;
   });
-  window.addEventListener("afterprint", () => { for (const fold of closed) fold.open = false; });
+  window.addEventListener("afterprint", () => { for (const details of closed) details.open = false; });
 
-  // The list for download; a page whose list is too long has none.
-  const save = document.getElementById("list-button");
-  const lines = JSON.parse(document.getElementById("list").textContent);
-  if (save && !lines) save.remove();
-  else save?.addEventListener("click", () => {
+  // CSV for download; missing if it is too long.
+  const downloadButton = document.getElementById("list-button");
+  const csv = JSON.parse(document.getElementById("list").textContent);
+  if (downloadButton && !csv) downloadButton.remove();
+  else downloadButton?.addEventListener("click", () => {
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([lines], { type: "text/csv" }));
+    link.href = URL.createObjectURL(new Blob([csv], { type: "text/csv" }));
     link.download = "suspects.csv";
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -27,73 +27,73 @@
 
   const gallery = document.getElementById("gallery");
   if (!gallery) return;
-  const by = (id) => document.getElementById(id);
-  const [label, predicted, text, only, heat] = ["by-label", "by-predicted", "by-text", "only", "heat"].map(by);
-  const [count, clear, empty, more] = ["count", "clear", "empty", "more"].map(by);
+  const byId = (id) => document.getElementById(id);
+  const [label, predicted, text, only, heat] = ["by-label", "by-predicted", "by-text", "only", "heat"].map(byId);
+  const [count, clear, empty, more] = ["count", "clear", "empty", "more"].map(byId);
   const cards = [...gallery.children];
-  const words = new Map(cards.map((card) => [card, [...card.querySelectorAll(".row, .text, dd")].map((part) => part.textContent.replace(/\s+/g, " ")).join(" ").toLowerCase()]));
+  const searchText = new Map(cards.map((card) => [card, [...card.querySelectorAll(".row, .text, dd")].map((part) => part.textContent.replace(/\s+/g, " ")).join(" ").toLowerCase()]));
   const step = Number(gallery.dataset.step);
-  let shown = step;
+  let visibleCount = step;
 
   const pressed = (button) => button.getAttribute("aria-pressed") === "true";
   const press = (button, on) => button.setAttribute("aria-pressed", String(on));
-  const written = (n) => n.toLocaleString("en");
+  const formatNumber = (n) => n.toLocaleString("en");
 
-  const fits = (card) =>
+  const matches = (card) =>
     (!label.value || card.dataset.label === label.value) &&
     (!predicted.value || card.dataset.predicted === predicted.value) &&
     (!pressed(only) || card.dataset.suspected === "yes") &&
-    words.get(card).includes(text.value.replace(/\s+/g, " ").trim().toLowerCase());
+    searchText.get(card).includes(text.value.replace(/\s+/g, " ").trim().toLowerCase());
 
   const apply = () => {
-    const found = cards.filter(fits);
-    const kept = new Set(found);
-    for (const card of cards) card.classList.toggle("out", !kept.has(card));
-    found.forEach((card, place) => card.classList.toggle("later", place >= shown));
-    const filtered = found.length < cards.length;
-    count.textContent = `Showing ${written(Math.min(shown, found.length))} of ${written(found.length)}` + (filtered ? ` that fit, ${written(cards.length)} in all` : "");
+    const matching = cards.filter(matches);
+    const matchingSet = new Set(matching);
+    for (const card of cards) card.classList.toggle("filtered-out", !matchingSet.has(card));
+    matching.forEach((card, index) => card.classList.toggle("later", index >= visibleCount));
+    const filtered = matching.length < cards.length;
+    count.textContent = `Showing ${formatNumber(Math.min(visibleCount, matching.length))} of ${formatNumber(matching.length)}` + (filtered ? ` that match, ${formatNumber(cards.length)} in total` : "");
     clear.hidden = !(label.value || predicted.value || text.value || pressed(only));
-    empty.hidden = found.length > 0;
-    more.hidden = found.length <= shown;
-    more.textContent = `Show ${written(Math.min(step, found.length - shown))} more`;
-    return found;
+    empty.hidden = matching.length > 0;
+    more.hidden = matching.length <= visibleCount;
+    more.textContent = `Show ${formatNumber(Math.min(step, matching.length - visibleCount))} more`;
+    return matching;
   };
-  const anew = () => { shown = step; apply(); };
+  const restart = () => { visibleCount = step; apply(); };
   const reset = () => { label.value = predicted.value = text.value = ""; press(only, false); };
 
-  label.addEventListener("change", anew);
-  predicted.addEventListener("change", anew);
-  text.addEventListener("input", anew);
-  only.addEventListener("click", () => { press(only, !pressed(only)); anew(); });
-  clear.addEventListener("click", () => { reset(); anew(); label.focus(); });
+  label.addEventListener("change", restart);
+  predicted.addEventListener("change", restart);
+  text.addEventListener("input", restart);
+  only.addEventListener("click", () => { press(only, !pressed(only)); restart(); });
+  clear.addEventListener("click", () => { reset(); restart(); label.focus(); });
   more.addEventListener("click", () => {
-    const first = shown;
-    shown += step;
+    const first = visibleCount;
+    visibleCount += step;
     apply()[first]?.focus({ preventScroll: true });
   });
 
-  // Where the model looked: one picture at a time, or all.
-  const look = (button, on) => { press(button, on); button.closest(".card").classList.toggle("looked", on); };
-  const switches = [...gallery.querySelectorAll(".switch")];
-  if (!switches.length) heat?.remove();  // there was no room for them
-  for (const button of switches) {
+  // Heat maps: of one example, or of all.
+  const showHeat = (button, on) => { press(button, on); button.closest(".card").classList.toggle("heat-visible", on); };
+  const heatToggles = [...gallery.querySelectorAll(".heat-toggle")];
+  if (!heatToggles.length) heat?.remove();  // they were left out
+  for (const button of heatToggles) {
     button.addEventListener("click", () => {
-      look(button, !pressed(button));
-      press(heat, switches.every(pressed));
+      showHeat(button, !pressed(button));
+      press(heat, heatToggles.every(pressed));
     });
   }
   heat?.addEventListener("click", () => {
     const on = !pressed(heat);
     press(heat, on);
-    for (const button of switches) look(button, on);
+    for (const button of heatToggles) showHeat(button, on);
   });
 
-  // A link to an example finds it, whatever is filtered or not yet shown.
+  // A link to an example makes it visible, even if it is filtered out.
   const reveal = () => {
-    const card = /^#row-\d+$/.test(location.hash) ? by(location.hash.slice(1)) : null;
+    const card = /^#row-\d+$/.test(location.hash) ? byId(location.hash.slice(1)) : null;
     if (!card) return;
-    if (card.classList.contains("out")) reset();
-    shown = Math.max(shown, Math.ceil((cards.filter(fits).indexOf(card) + 1) / step) * step);
+    if (card.classList.contains("filtered-out")) reset();
+    visibleCount = Math.max(visibleCount, Math.ceil((cards.filter(matches).indexOf(card) + 1) / step) * step);
     apply();
     card.scrollIntoView({ block: "center" });
     card.focus({ preventScroll: true });
@@ -101,8 +101,8 @@
   window.addEventListener("hashchange", reveal);
   for (const link of document.querySelectorAll('a[href^="#row-"]')) link.addEventListener("click", () => { if (link.hash === location.hash) reveal(); });
   let before;
-  window.addEventListener("beforeprint", () => { before = shown; shown = Infinity; apply(); });
-  window.addEventListener("afterprint", () => { shown = before; apply(); });
+  window.addEventListener("beforeprint", () => { before = visibleCount; visibleCount = Infinity; apply(); });
+  window.addEventListener("afterprint", () => { visibleCount = before; apply(); });
   apply();
   reveal();
 })();

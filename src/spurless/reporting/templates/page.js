@@ -6,16 +6,16 @@
   const config = { displaylogo: false, displayModeBar: false, responsive: true, showSendToCloud: false, showEditInChartStudio: false, plotlyServerURL: "", typesetMath: false };
   root.classList.remove("plain");
 
-  // Theme: the system decides until the button is used; the choice is kept where the browser lets a file keep anything.
-  const recall = () => { try { return localStorage.getItem("spurless-theme"); } catch { return null; } };
-  const keep = (theme) => { try { localStorage.setItem("spurless-theme", theme); } catch { /* a choice for this visit only */ } };
+  // Theme: that of the system until the button is used; the choice is stored if the browser allows it for files.
+  const loadTheme = () => { try { return localStorage.getItem("spurless-theme"); } catch { return null; } };
+  const storeTheme = (theme) => { try { localStorage.setItem("spurless-theme", theme); } catch { /* not stored */ } };
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : media.matches);
   const toggle = document.getElementById("theme");
 
-  // A colour is written "@name" and stands for the CSS variable --name; only keys that hold colours are read so.
-  const themed = (value, key, style) => {
-    if (Array.isArray(value)) return value.map((item) => themed(item, key, style));
-    if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, themed(v, k, style)]));
+  // A colour "@name" is the CSS variable --name; only values of colour keys are replaced.
+  const withTheme = (value, key, style) => {
+    if (Array.isArray(value)) return value.map((item) => withTheme(item, key, style));
+    if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, withTheme(v, k, style)]));
     if (typeof value !== "string" || !value.startsWith("@") || !/color(s|scale|way)?$/.test(key)) return value;
     return value === "@clear" ? "rgba(0,0,0,0)" : style.getPropertyValue("--" + value.slice(1)).trim();
   };
@@ -24,28 +24,28 @@
     const style = getComputedStyle(root);
     const family = getComputedStyle(document.body).fontFamily;
     for (const [id, spec] of Object.entries(figures)) {
-      const place = document.getElementById(id);
-      if (!place) continue;
-      const { data, layout } = themed(spec, "", style);
+      const element = document.getElementById(id);
+      if (!element) continue;
+      const { data, layout } = withTheme(spec, "", style);
       layout.font.family = family;
-      layout.height = place.clientHeight;
-      if (width) layout.width = Math.min(width, place.clientWidth); else layout.autosize = true;
-      Plotly.react(place, data, layout, config);
+      layout.height = element.clientHeight;
+      if (width) layout.width = Math.min(width, element.clientWidth); else layout.autosize = true;
+      Plotly.react(element, data, layout, config);
     }
   };
-  const paint = () => { toggle.setAttribute("aria-pressed", String(isDark())); draw(); };
+  const applyTheme = () => { toggle.setAttribute("aria-pressed", String(isDark())); draw(); };
 
-  const stored = recall();
+  const stored = loadTheme();
   if (stored === "dark" || stored === "light") root.dataset.theme = stored;
   toggle.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    keep(root.dataset.theme);
-    paint();
+    storeTheme(root.dataset.theme);
+    applyTheme();
   });
-  media.addEventListener("change", paint);
-  paint();
+  media.addEventListener("change", applyTheme);
+  applyTheme();
 
-  // Paper is light and narrow.
+  // Print with the light theme and a fixed width.
   let before;
   window.addEventListener("beforeprint", () => { before = root.dataset.theme; root.dataset.theme = "light"; draw(640); });
   window.addEventListener("afterprint", () => {
@@ -53,25 +53,25 @@
     draw();
   });
 
-  // Sorting: numbers by data-value, text by the alphabet; a cell without a number stays last.
-  const worth = (row, column) => {
+  // Sorting: numbers by data-value, text alphabetically; missing numbers are last.
+  const sortValue = (row, column) => {
     const cell = row.cells[column];
     return "value" in cell.dataset ? (cell.dataset.value === "" ? null : Number(cell.dataset.value)) : cell.textContent.trim();
   };
-  const order = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+  const compare = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
   for (const table of document.querySelectorAll("table.sortable")) {
-    const heads = [...table.tHead.rows[0].cells];
-    heads.forEach((head, column) => {
+    const headers = [...table.tHead.rows[0].cells];
+    headers.forEach((header, column) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.append(...head.childNodes);
-      head.append(button);
+      button.append(...header.childNodes);
+      header.append(button);
       button.addEventListener("click", () => {
-        const up = head.getAttribute("aria-sort") !== "ascending";
-        heads.forEach((other) => other.removeAttribute("aria-sort"));
-        head.setAttribute("aria-sort", up ? "ascending" : "descending");
-        const rows = [...table.tBodies[0].rows].map((row) => [worth(row, column), row]);
-        rows.sort(([a], [b]) => (a === null ? (b === null ? 0 : 1) : b === null ? -1 : up ? order(a, b) : order(b, a)));
+        const ascending = header.getAttribute("aria-sort") !== "ascending";
+        headers.forEach((other) => other.removeAttribute("aria-sort"));
+        header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+        const rows = [...table.tBodies[0].rows].map((row) => [sortValue(row, column), row]);
+        rows.sort(([a], [b]) => (a === null ? (b === null ? 0 : 1) : b === null ? -1 : ascending ? compare(a, b) : compare(b, a)));
         table.tBodies[0].append(...rows.map(([, row]) => row));
       });
     });

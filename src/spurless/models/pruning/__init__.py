@@ -1,0 +1,1 @@
+"""Pruning masks and model size."""

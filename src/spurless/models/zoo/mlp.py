@@ -1,0 +1,61 @@
+"""Multi-layer perceptron and linear classifier, as in the learning-rate study.
+
+"Depth" counts linear layers, as in that study's code and appendix C: depth 3 is two hidden layers and the head; section
+5 mentions three hidden layers for parity. Its networks have no biases; the width is 1024 for images and 200 for
+synthetic data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from torch import nn
+
+from spurless.core.errors import InputError
+from spurless.models.classifier import Classifier
+from spurless.models.zoo.shapes import Shape
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """Values for synthetic data of the learning-rate study."""
+
+    depth: int = 3  # number of linear layers, including the head
+    width: int = 200
+    features: int | None = None  # width of the last hidden layer, the input of the head; None is ``width``
+    activation: Literal["relu", "tanh"] = "relu"
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width", "features"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"option {name!r} of mlp is too small", expected="1 or more", got=getattr(self, name))
+        if self.features is not None and self.depth == 1:
+            raise InputError("option 'features' of mlp needs a hidden layer", expected="depth of 2 or more", got=1)
+
+
+@dataclass(frozen=True)
+class LinearConfig:
+    """One linear layer."""
+
+    bias: bool = True
+
+
+def mlp(input_shape: Shape, n_classes: int, config: MLPConfig) -> Classifier:
+    """Build an MLP; inputs of any shape are flattened."""
+    activation = {"relu": nn.ReLU, "tanh": nn.Tanh}[config.activation]
+    layers, size = list[nn.Module]([nn.Flatten()]), prod(input_shape)
+    widths = [config.width] * (config.depth - 1)
+    if config.features is not None:
+        widths[-1] = config.features
+    for width in widths:
+        layers += [nn.Linear(size, width, bias=config.bias), activation()]
+        size = width
+    return Classifier(nn.Sequential(*layers), nn.Linear(size, n_classes, bias=config.bias))
+
+
+def linear(input_shape: Shape, n_classes: int, config: LinearConfig) -> Classifier:
+    """Build a linear classifier of the raw input."""
+    return mlp(input_shape, n_classes, MLPConfig(depth=1, bias=config.bias))
