@@ -123,22 +123,21 @@ def test_one_process_at_a_time_and_a_dead_one_holds_nobody_up(tmp_path: Path) ->
 
 def test_a_lock_that_was_removed_lets_nobody_in_beside_its_successor(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
-    path, entered = tmp_path / "x.lock", threading.Event()
+    path, successor, entered = tmp_path / "x.lock", tmp_path / "successor", threading.Event()
 
     def enter() -> None:
         with file_lock(path):
             entered.set()
 
-    with path.open("w") as first:
-        fcntl.flock(first, fcntl.LOCK_EX)
-        waiting = threading.Thread(target=enter)
-        waiting.start()
-        assert not entered.wait(0.1)  # it waits for the first
-        path.unlink()
-        second = path.open("w")
+    waiting = threading.Thread(target=enter)
+    with successor.open("w") as second:
         fcntl.flock(second, fcntl.LOCK_EX)
-    assert not entered.wait(0.1)  # the first is free, and worth nothing
-    second.close()
+        with path.open("w") as first:
+            fcntl.flock(first, fcntl.LOCK_EX)
+            waiting.start()
+            assert not entered.wait(0.1)  # it waits for the first
+            successor.replace(path)  # in one step: between an unlink and an open the waiter could create the file
+        assert not entered.wait(0.2)  # the lock of the removed file is free, and does not count
     waiting.join(20)
     assert entered.is_set()
     assert not path.exists()
