@@ -74,7 +74,7 @@ def test_unknown_name_is_refused_with_the_nearest_one(refused: Refused, kind: st
         (("--schedule", "cosin"), r"option 'schedule' of the training loop cannot be 'cosin'"),
         (("--l1", "-0.1"), r"l1 must not be negative \(got -0\.1\)"),
         (("--asam", "nan"), r"asam must not be negative \(got nan\)"),
-        (("--decay-share", "20"), r"decay_share must lie between 0 and 1 \(got 20"),
+        (("--decay-fraction", "20"), r"decay_fraction must lie between 0 and 1 \(got 20"),
         (("--stop-accuracy", "90"), r"stop_accuracy must lie between 0 and 1 \(got 90"),
         (("--seed", "-1"), r"Invalid value for '--seed'"),
         (("--seeds", "0"), r"Invalid value for '--seeds'"),

@@ -250,7 +250,7 @@ def test_prepare_of_an_embedded_set_says_that_nothing_needs_it(cli: Cli) -> None
 
 def test_prepare_refuses_what_it_cannot_prepare(refused: Refused, folder: Path) -> None:
     refused(r"No dataset is called 'waterbird'\. Did you mean 'waterbirds'", "data", "prepare", "waterbird")
-    refused(r"own data need no preparing .*spurless data check", "data", "prepare", folder)
+    refused(r"only named datasets can be prepared .*spurless data check", "data", "prepare", folder)
     refused(
         r"dataset 'waterbirds' has no option 'sise'\. Did you mean", "data", "prepare", "waterbirds", "-D", "sise=8"
     )

@@ -137,9 +137,9 @@ def test_options_reach_the_record(tiny_fit: Cli, here: Path) -> None:
 
 
 def test_settings_of_the_loop_reach_the_record(tiny_fit: Cli, here: Path) -> None:
-    words = ("--l1", 0.001, "--asam", 0.5, "--schedule", "warmup-stable-decay", "--decay-share", 0.4)
+    words = ("--l1", 0.001, "--asam", 0.5, "--schedule", "warmup-stable-decay", "--decay-fraction", 0.4)
     (record,) = tiny_fit("focal", *words, "-M", "gamma=3").records(here / "runs" / "records.jsonl")
-    result = {"l1": 0.001, "asam": 0.5, "schedule": "warmup-stable-decay", "decay_share": 0.4}
+    result = {"l1": 0.001, "asam": 0.5, "schedule": "warmup-stable-decay", "decay_fraction": 0.4}
     assert {name: record["train"][name] for name in result} == result
     assert record["config"] == {"gamma": 3.0}
 

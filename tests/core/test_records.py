@@ -60,6 +60,7 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_old_names_of_methods_are_read_as_the_new_ones() -> None:
     assert Record.from_json(record(method="watched-erm").to_json()).method == "erm-loss-ratio"
+    assert Record.from_json(record(train={"decay_share": 0.1}).to_json()).train == {"decay_fraction": 0.1}
     assert set(records.RENAMED.values()) <= set(METHODS)
     assert not set(records.RENAMED) & set(METHODS)
 

@@ -13,11 +13,11 @@ from spurless.reporting.aggregate import Comparison, MethodRuns, comparisons
 from spurless.reporting.page import render
 from spurless.reporting.selective import (
     coverage_rows,
+    coverage_table,
     describe_scores,
     draw_risk_coverage,
     mean_curve,
     selective_methods,
-    selective_table,
     selective_warnings,
 )
 from spurless.reporting.tables import metric_rows
@@ -57,7 +57,7 @@ def test_the_table_has_the_means_of_the_records(two: list[Record]) -> None:
     (found,) = coverage_rows(arm)
     assert (found.coverage.mean, found.error.mean, found.worst.mean) == pytest.approx((0.5, 0.2, 0.5))
     assert (found.groups, found.sizes) == (("small",), (40, 44))
-    (shown,) = selective_table(comparison)
+    (shown,) = coverage_table(comparison)
     assert [cell.text for cell in shown["cells"]] == ["50.0 %", "50.0 %", "20.0 %", "50.0 %", "small"]
     assert [cell.note for cell in shown["cells"]] == ["", "± 2.8", "± 14.1", "± 14.1", "n = 40 to 44"]
 

@@ -14,7 +14,7 @@ from spurless.reporting.summary import (
     compare,
     describe,
     describe_doubts,
-    describe_labels,
+    describe_supervision,
     findings,
     headline,
     limits,
@@ -164,7 +164,7 @@ def test_supervision_is_said_in_words(make: Make) -> None:
     (comparison,) = comparisons(
         [make(), make("jtt", supervision={"train_attributes": True}), make("dfr", supervision=used)]
     )
-    assert [describe_labels(runs) for runs in comparison.methods] == [
+    assert [describe_supervision(runs) for runs in comparison.methods] == [
         "Used: nothing beyond the training labels.",
         "Used: attribute labels of the train split.",
         "Used: attribute labels of the train split and attribute labels of the validation split.",

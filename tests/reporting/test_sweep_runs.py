@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spurless.core.records import Record
-from spurless.reporting.sweeps import CUT_OFF, DIVERGED, Run, SweepRuns, find_sweeps
+from spurless.reporting.sweeps import CUT_OFF, DIVERGED, SweepRun, SweepRuns, find_sweeps
 
 Make = Callable[..., Record]
 
@@ -78,7 +78,7 @@ def test_runs_that_did_not_come_to_their_end_do_not_count(make: Make) -> None:
 
 
 def test_accuracy_is_the_unbiased_one_where_there_is_one(make: Make) -> None:
-    assert Run({}, make(average=0.5)).accuracy == 50.0
-    assert Run({}, make(metrics={"average": 0.5, "unbiased": 0.25})).accuracy == 25.0
-    assert Run({}, make(metrics={"csi": 0.5})).metric("csi") == 0.5
-    assert Run({}, make(metrics={"csi": "much"})).metric("csi") is None
+    assert SweepRun({}, make(average=0.5)).accuracy == 50.0
+    assert SweepRun({}, make(metrics={"average": 0.5, "unbiased": 0.25})).accuracy == 25.0
+    assert SweepRun({}, make(metrics={"csi": 0.5})).metric("csi") == 0.5
+    assert SweepRun({}, make(metrics={"csi": "much"})).metric("csi") is None

@@ -32,7 +32,7 @@ def test_step_decays_after_the_steps_named_and_then_not_by_epochs() -> None:
 
 
 def test_warm_up_stable_decay_by_hand() -> None:
-    config = TrainConfig(lr=1.0, schedule="warmup-stable-decay", warmup_steps=2, decay_share=0.4)
+    config = TrainConfig(lr=1.0, schedule="warmup-stable-decay", warmup_steps=2, decay_fraction=0.4)
     # 1/2, 2/2, constant, then k/4 over the last 4 of 10
     assert rates(config, 10) == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
 
@@ -40,14 +40,14 @@ def test_warm_up_stable_decay_by_hand() -> None:
 def test_warm_up_stable_decay_that_falls_all_the_way_is_linear() -> None:
     for warmup in (0, 4):
         every, linear = (
-            rates(TrainConfig(lr=0.3, schedule=name, warmup_steps=warmup, decay_share=1.0), 13)
+            rates(TrainConfig(lr=0.3, schedule=name, warmup_steps=warmup, decay_fraction=1.0), 13)
             for name in ("warmup-stable-decay", "linear")
         )
         assert every == pytest.approx(linear)
 
 
 def test_a_warm_up_that_reaches_into_the_decay_comes_first() -> None:
-    config = TrainConfig(lr=1.0, schedule="warmup-stable-decay", warmup_steps=4, decay_share=0.5)
+    config = TrainConfig(lr=1.0, schedule="warmup-stable-decay", warmup_steps=4, decay_fraction=0.5)
     assert rates(config, 6) == [0.25, 0.5, 0.75, 1.0, 1.0, 0.5]
 
 
@@ -105,8 +105,8 @@ def test_no_rate_is_negative_or_over_the_peak(schedule: Schedule) -> None:
         ({"l1": -1e-3}, "l1 must not be negative"),
         ({"l1": math.inf}, "l1 must not be negative"),
         ({"asam": -0.5}, "asam must not be negative"),
-        ({"decay_share": 0.0}, "decay_share must lie between 0 and 1"),
-        ({"decay_share": 20.0}, "decay_share must lie between 0 and 1"),
+        ({"decay_fraction": 0.0}, "decay_fraction must lie between 0 and 1"),
+        ({"decay_fraction": 20.0}, "decay_fraction must lie between 0 and 1"),
         ({"decay_at": (1000, 0)}, r"decay_at must contain numbers of steps, each at least 1 \(got \(1000, 0\)\)"),
         ({"stop_loss": math.nan}, "stop_loss must be a number"),
         ({"stop_accuracy": 99.0}, "stop_accuracy must lie between 0 and 1"),

@@ -23,7 +23,7 @@ PRED = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 0, 0])
         ("val-balanced", 0.6),
         ("val-worst-group", 0.0),
         ("val-balanced-groups", (0.75 + 0 + 1 + 0.5) / 4),
-        ("val-worst-inferred", 0.0),  # of whatever groups it is given; see tests/bench/test_rules.py
+        ("val-worst-inferred", 0.0),  # of whatever groups it is given; see tests/fitting/test_checks.py
     ],
 )
 def test_scores_by_hand(name: str, expected: float) -> None:

@@ -18,7 +18,7 @@ from spurless.train.config import TrainConfig
 from spurless.train.run import Compute
 from spurless.train.selection import get_criterion
 
-Loader: TypeAlias = Callable[[str, Mapping[str, Any], int], Splits]
+DatasetLoader: TypeAlias = Callable[[str, Mapping[str, Any], int], Splits]
 """Loads data by name, options and seed. It is sent to other processes, so it must be importable there."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from spurless.bench.executors import Resources, Task, choose_executor
-from spurless.bench.experiment import Experiment, Loader, load_dataset
+from spurless.bench.experiment import DatasetLoader, Experiment, load_dataset
 from spurless.bench.runner import Failures, Row, assign_keys, run_tasks, summarize_tasks
 from spurless.bench.stopping import is_complete
 from spurless.core.config import configure, read_toml
@@ -22,7 +22,7 @@ from spurless.metrics.intervals import PairedDifference, compare_paired
 RECORD_NAME = "bench"  # first word of the field ``cell`` of records of plans: a run is the same in every plan
 DEFAULT = Resources()
 
-LoaderFactory: TypeAlias = Callable[[str, Mapping[str, Any], str], Loader]
+DatasetLoaderFactory: TypeAlias = Callable[[str, Mapping[str, Any], str], DatasetLoader]
 """Makes a loader from a dataset's name in the plan, its column settings there, and its model."""
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Plan:
     """By the plan's names of datasets, then of methods; the first method is the baseline of the others."""
     seeds: int = 3
     first: int = 0
-    loads: Mapping[str, Loader] = field(default_factory=dict)
+    loads: Mapping[str, DatasetLoader] = field(default_factory=dict)
     """Loaders of datasets that are not in the table of datasets, by the plan's names."""
 
     def __post_init__(self) -> None:
@@ -183,7 +183,7 @@ class _DatasetTable:
     train: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_plan(path: Path, make_loader: LoaderFactory | None = None) -> Plan:
+def read_plan(path: Path, make_loader: DatasetLoaderFactory | None = None) -> Plan:
     """Read a plan from a TOML file; ``docs/how-to/bench.md`` describes the format.
 
     ``make_loader`` makes the loaders of datasets that are not in the table of datasets.
@@ -194,7 +194,7 @@ def read_plan(path: Path, make_loader: LoaderFactory | None = None) -> Plan:
         for name, table in _select_tables(file.methods, file.method, "method")
     }
     experiments: dict[str, dict[str, Experiment]] = {}
-    loads: dict[str, Loader] = {}
+    loads: dict[str, DatasetLoader] = {}
     for name, table in _select_tables(file.datasets, file.dataset, "dataset"):
         known = {f.name for f in fields(_DatasetTable)}
         settings = {key: value for key, value in table.items() if key.replace("-", "_") in known}

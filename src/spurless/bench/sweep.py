@@ -10,7 +10,7 @@ from typing import Any
 
 from spurless.bench.executors import Resources, Task, choose_executor
 from spurless.bench.executors.task import VALIDATION
-from spurless.bench.experiment import Experiment, Loader, load_dataset
+from spurless.bench.experiment import DatasetLoader, Experiment, load_dataset
 from spurless.bench.large_lr_metrics import COMPRESSIBILITY, measure_run
 from spurless.bench.runner import Row, assign_keys, run_tasks, summarize_tasks
 from spurless.bench.stopping import Stop, find_stops, tasks_within_limit
@@ -42,7 +42,7 @@ class Sweep:
     first: int = 0
     drop: float | None = 0.25
     """Stop once a seed diverged or lost more than this fraction of its best validation accuracy; None: never."""
-    load: Loader = load_dataset
+    load: DatasetLoader = load_dataset
     large_lr_metrics: bool = False
     """Whether compressibility, separation, selectivity and prunability of every run are measured too."""
     keep: Path | None = None  # folder for the weights of every run; a recorded run without weights there is repeated

@@ -59,7 +59,7 @@ def audit(
     from spurless.auditing import audit as run_audit
     from spurless.reporting import audit_json, write_audit, write_json, write_suspects
 
-    cli.check_split(part)
+    cli.check_split_name(part)
     if not 0 < level < 1:
         raise InputError("--level is out of range", expected="above 0 and below 1, such as 0.05", got=level)
     seed = resolve_seed(given.weights, given.seed)

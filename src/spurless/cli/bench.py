@@ -20,11 +20,11 @@ from spurless.cli.sweep import format_spread, list_excluded, nan_to_none, row_to
 from spurless.core.config import configure
 
 if TYPE_CHECKING:
-    from spurless.bench.experiment import Loader
+    from spurless.bench.experiment import DatasetLoader
     from spurless.bench.plan import PlanResult
     from spurless.bench.runner import Row
 
-METRICS = {"worst_group": "worst group", "unbiased": "unbiased", "average": "average"}
+METRIC_COLUMNS = {"worst_group": "worst group", "unbiased": "unbiased", "average": "average"}
 
 
 @cli.expand_params
@@ -45,9 +45,9 @@ def bench(
     Every method is compared with the first one, seed by seed. All use the same
     data, initial weights and evaluation; the table lists the labels that each
     method used. Each run is a record in OUT/records.jsonl, which spurless report
-    turns into a page. A killed bench resumes when it is started again; if methods,
+    turns into a page. A killed benchmark resumes when it is started again; if methods,
     datasets or seeds are added, only the new runs are executed. If a run fails,
-    the others go on; failures are listed at the end, and the exit status is 1.
+    the others continue; failures are listed at the end, and the exit status is 1.
 
     A plan:
       methods = ["erm", "group-dro", "dfr"]
@@ -82,7 +82,7 @@ def show(result: PlanResult, records: Path) -> None:
     """Print a table per dataset, the failures, and the path of the records."""
     for dataset, rows in result.rows().items():
         title = f"{dataset}: accuracy in %, mean and 95 % interval over seeds"
-        columns = ("method", "runs", *METRICS.values(), f"against {rows[0].name}", "labels used", "")
+        columns = ("method", "runs", *METRIC_COLUMNS.values(), f"against {rows[0].name}", "labels used", "")
         print_table(title, columns, [_cells(result, dataset, row) for row in rows], right=(1, 2, 3, 4, 5))
     print_paragraph(
         "Against the first method: difference in worst-group accuracy, in points, paired by seed. "
@@ -112,7 +112,7 @@ def to_json(result: PlanResult) -> dict[str, Any]:
 
 
 def _cells(result: PlanResult, dataset: str, row: Row) -> tuple[str, ...]:
-    numbers = [format_spread(row, name) for name in METRICS]
+    numbers = [format_spread(row, name) for name in METRIC_COLUMNS]
     gain, labels = _format_gain(result.gain(dataset, row.name)), _labels_used(result, dataset, row)
     return (row.name, str(row.runs), *numbers, gain, labels, list_excluded(row))
 
@@ -144,6 +144,6 @@ def _failures(result: PlanResult) -> dict[str, str]:
     return {name: f"Failed: {name}, {runs[name]}: {messages[0]}" for name, messages in errors.items()}
 
 
-def _make_loader(name: str, options: Mapping[str, Any], model: str) -> Loader:
+def _make_loader(name: str, options: Mapping[str, Any], model: str) -> DatasetLoader:
     """Return a function that opens a dataset of a plan, by name or by path."""
     return partial(open_quietly, configure(cli.Columns, options, f"[dataset.{name}]"), model)

@@ -59,16 +59,20 @@ def prepare(
       spurless data prepare cifar10 --root ~/data --download
     """
     from spurless.data import DATASETS, get_dataset
-    from spurless.data.prepare import prepare as prepare_files
+    from spurless.data.prepare import prepare_dataset
 
     if name not in DATASETS and Path(name).exists():
-        raise InputError("your own data need no preparing", got=name, hint=f"Check them: spurless data check {name}")
+        raise InputError(
+            "only named datasets can be prepared",
+            got=name,
+            hint=f"Check your own data with: spurless data check {name}",
+        )
     dataset = get_dataset(name)
     options = resolve_named_options(name, parse_pairs(data_option, "--data-option"), cli.Columns(root=root))
     config = configure(dataset.config, {"seed": seed, **options}, owner=f"dataset {name!r}")
     missing: list[str] = []
     with handle_warnings(IncompleteDataWarning, missing.append), progress_bar(quiet) as bar, progress_to(bar):
-        prepared = prepare_files(dataset, config, download)
+        prepared = prepare_dataset(dataset, config, download)
     if dataset.layout is None:
         print_fact("prepared", f"{name} needs no files, so there is nothing to prepare")
     _show_prepared(prepared)

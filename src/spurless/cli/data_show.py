@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spurless.cli.data_describe import describe_input, is_picture
 from spurless.cli.inputs import open_data
-from spurless.cli.params import OUTPUT, SPLITS, DataArgument, DataSeed, Quiet, check_split, expand_params, param
+from spurless.cli.params import OUTPUT, SPLITS, DataArgument, DataSeed, Quiet, check_split_name, expand_params, param
 from spurless.core.errors import SpurlessError
 from spurless.core.files import check_no_overwrite
 from spurless.reporting.dataset_page import Example
@@ -52,7 +52,7 @@ def show(
     """
     from spurless.reporting.dataset_page import write_dataset_page
 
-    check_split(part, "all")
+    check_split_name(part, "all")
     check_no_overwrite([out], [data.data])
     splits = open_data(data.data, data.options, data.columns, seed, quiet, lazy=True)
     print(write_dataset_page(out, build_page(splits, SPLITS if part == "all" else (part,), per_group, seed)).resolve())

@@ -30,7 +30,10 @@ def evaluate(
     given: cli.WeightsParams,
     selective: cli.SelectiveParams,
     start: Path | None = cli.param(
-        None, cli.SELECTIVE, "NAME-start.safetensors of spurless fit, for scores of two models.", metavar="SAFETENSORS"
+        None,
+        cli.SELECTIVE,
+        "Weights before the repair (NAME-start.safetensors), for scores that compare two models.",
+        metavar="SAFETENSORS",
     ),
     device: cli.DeviceParams,
     name: str = cli.param("given", cli.OUTPUT, "Name of this model in the record."),

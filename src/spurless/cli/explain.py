@@ -80,7 +80,7 @@ def explain(
     from spurless.train.config import TrainConfig
     from spurless.train.run import make_run
 
-    cli.check_split(part)
+    cli.check_split_name(part)
     _check_flags(how, before, records, subnetwork, attributions)
     weights = given.weights
     seed = resolve_seed(weights, given.seed)

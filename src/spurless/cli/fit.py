@@ -39,7 +39,7 @@ def fit(
     ),
     train: cli.TrainParams,
     seed: cli.Seed = 0,
-    seeds: int = cli.param(1, None, "Number of seeds to run, from --seed on.", min=1),
+    seeds: int = cli.param(1, None, "Number of seeds to run, starting at --seed.", min=1),
     config: Path | None = cli.param(
         None, None, "TOML file with \\[data], \\[model], \\[method], \\[train]; flags override it.", metavar="FILE"
     ),

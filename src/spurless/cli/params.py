@@ -226,7 +226,7 @@ class MethodParams:
 
 TRAIN_HELP = {
     "epochs": "Passes over the train split.",
-    "steps": "Stop after this number of steps, whatever --epochs is.",
+    "steps": "Number of steps; overrides --epochs.",
     "batch_size": "Examples per step.",
     "optimiser": "Optimizer",
     "lr": "Learning rate.",
@@ -239,7 +239,7 @@ TRAIN_HELP = {
     "decay_epochs": "Epochs between two decays, with --schedule step.",
     "decay_at": "Steps of the decays, as 1000,2000, with --schedule step; replaces --decay-epochs.",
     "decay_factor": "Factor of each decay, with --schedule step.",
-    "decay_share": "Last fraction of the steps, over which warmup-stable-decay falls to 0.",
+    "decay_fraction": "Last fraction of the steps, over which warmup-stable-decay falls to 0.",
     "warmup_steps": "Steps of linear warm-up.",
     "clip": "Maximum norm of the gradient.",
     "stop_accuracy": "Stop after an epoch with this accuracy on train, between 0 and 1.",
@@ -347,7 +347,7 @@ class SelectiveParams:
     coverage: str | None = param(
         None,
         SELECTIVE,
-        "Also report the error if only these fractions are predicted, as 1,0.9,0.8.",
+        "Also report the error at these coverages (fractions of examples that are predicted), as 1,0.9,0.8.",
         metavar="FRACTIONS",
     )
     score: str = param("auto", SELECTIVE, "Confidence score: softmax, product, masktune-authors or selector.")
@@ -363,7 +363,7 @@ class SelectiveParams:
             raise InputError("--score needs --coverage", hint="Pass --coverage 1,0.9,0.8 too.")
 
 
-def check_split(name: str, *more: str) -> None:
+def check_split_name(name: str, *more: str) -> None:
     """Raise if there is no split of this name."""
     if name not in (*SPLITS, *more):
         raise UnknownNameError("split", name, (*SPLITS, *more))

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from spurless.bench.sweep import SweepResult
     from spurless.core.records import Record
 
-METRICS = {"unbiased": "unbiased", "worst_group": "worst group", "average": "average", "val_average": "validation"}
+METRIC_COLUMNS = {
+    "unbiased": "unbiased",
+    "worst_group": "worst group",
+    "average": "average",
+    "val_average": "validation",
+}
 
 
 @cli.expand_params
@@ -42,10 +47,10 @@ def sweep(
     settings: cli.MethodParams,
     train: cli.TrainParams,
     train_option: Annotated[
-        list[str], cli.pairs(cli.TRAINING, "Any setting of training, such as schedule=cosine", "--train-option", "-T")
+        list[str], cli.pairs(cli.TRAINING, "Training setting, such as schedule=cosine", "--train-option", "-T")
     ] = [],
     seed: cli.Seed = 0,
-    seeds: int = cli.param(3, None, "Number of seeds per value, from --seed on.", min=1),
+    seeds: int = cli.param(3, None, "Number of seeds per value, starting at --seed.", min=1),
     drop: str = cli.param(
         "0.25",
         None,
@@ -162,9 +167,10 @@ def show(result: SweepResult, title: str, records: Path) -> None:
     """Print a row per value, the values that were not run, and the path of the records."""
     rows = result.rows()
     cells = [
-        (row.name, str(row.runs), *(format_spread(row, name) for name in METRICS), list_excluded(row)) for row in rows
+        (row.name, str(row.runs), *(format_spread(row, name) for name in METRIC_COLUMNS), list_excluded(row))
+        for row in rows
     ]
-    print_table(title, ("value", "runs", *METRICS.values(), ""), cells, right=(1, 2, 3, 4, 5))
+    print_table(title, ("value", "runs", *METRIC_COLUMNS.values(), ""), cells, right=(1, 2, 3, 4, 5))
     for stop in result.stops:
         not_run = f" Not run: {'; '.join(stop.not_run)}; --drop none runs all." if stop.not_run else ""
         print_paragraph(f"Stopped at {stop.at}: {stop.why}.{not_run}")

@@ -1,4 +1,4 @@
-"""Progress of long work that has no progress callback of its own."""
+"""Report the progress of long functions that have no progress argument."""
 
 from __future__ import annotations
 

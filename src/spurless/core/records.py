@@ -19,6 +19,7 @@ from spurless.core.files import unwritable_error
 
 SCHEMA = 1
 RENAMED = {"watched-erm": "erm-loss-ratio"}  # old names of methods in records, and the new ones
+RENAMED_TRAIN = {"decay_share": "decay_fraction"}  # the same for training settings
 RESTORE_HINT = "Delete the line, or restore the file."
 START = b'{"'  # first characters of every line
 
@@ -93,6 +94,7 @@ class Record:
             row["groups"] = tuple(GroupRow(**group) for group in row["groups"])
             row["warnings"], row["history"] = tuple(row["warnings"]), tuple(row["history"])
             row["method"] = RENAMED.get(row["method"], row["method"])
+            row["train"] = {RENAMED_TRAIN.get(name, name): value for name, value in row["train"].items()}
             return cls(**{name: value for name, value in row.items() if name in known})
         except (KeyError, TypeError) as error:
             raise InputError(f"the record is incomplete: {error}", where=where) from None

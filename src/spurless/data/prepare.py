@@ -73,7 +73,7 @@ class Prepared:
     checksums: ChecksumCounts | None = None  # None if there is no list of checksums
 
 
-def prepare(dataset: Dataset, config: Any, download: bool = False) -> Prepared:
+def prepare_dataset(dataset: Dataset, config: Any, download: bool = False) -> Prepared:
     """Prepare a dataset: find its files, else unpack or download them, then load it once.
 
     Published archives in the data folder are unpacked, and missing files downloaded if ``download`` is set and the

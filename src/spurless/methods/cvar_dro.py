@@ -58,7 +58,7 @@ class CVaRDROConfig:
         check_fraction("CVaR DRO's alpha", self.alpha)
         if self.form not in ("batch", "dual") or not self.eta_lr > 0:
             raise InputError(
-                "CVaR DRO's form is batch or dual, and its eta_lr is above 0", got=f"{self.form!r}, {self.eta_lr}"
+                "CVaR DRO's form must be batch or dual, and its eta_lr above 0", got=f"{self.form!r}, {self.eta_lr}"
             )
 
 

@@ -58,7 +58,7 @@ from spurless.train.step import Stage
 
 @dataclass(frozen=True)
 class OneSidedConfig:
-    """Values of the authors' code."""
+    """Options of one-sided prediction; the defaults are the values of the authors' code."""
 
     price: float = 0.49  # mu; --mus_list 0.49 1.67
     alpha: float = 0.9  # weight of the loss above, the rest is the auxiliary head's; --alpha

@@ -48,7 +48,7 @@ from spurless.train.step import Stage
 
 @dataclass(frozen=True)
 class SelectiveNetConfig:
-    """Values of the authors' code."""
+    """Options of SelectiveNet; the defaults are the values of the authors' code."""
 
     coverage: float = 0.8  # c; the default of their models, which they train for 0.7 to 0.95
     penalty: float = 32.0  # lambda; lamda

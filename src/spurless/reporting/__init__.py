@@ -1,4 +1,4 @@
-"""Reporting: records or an audit in, one page that a person can read out."""
+"""Write records, audits, repairs and datasets as self-contained HTML pages."""
 
 from __future__ import annotations
 

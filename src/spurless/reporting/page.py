@@ -34,7 +34,7 @@ from spurless.reporting.format import (
     join_words,
 )
 from spurless.reporting.sections import picture_context, section_contexts
-from spurless.reporting.summary import Summary, describe_labels, limits, summarise
+from spurless.reporting.summary import Summary, describe_supervision, limits, summarise
 from spurless.reporting.sweeps import PRUNED_METRIC, sweep_sections
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -205,7 +205,7 @@ def _chapter_context(summary: Summary) -> dict[str, Any]:
         "folded": folded,
         "stats": _headline_numbers(comparison),
         "methods": [
-            _method_context(i, runs) | {"supervision": describe_labels(runs), "facts": tables.run_facts(runs)}
+            _method_context(i, runs) | {"supervision": describe_supervision(runs), "facts": tables.run_facts(runs)}
             for i, runs in enumerate(comparison.methods)
         ],
         "has_several_runs": any(len(runs.records) > 1 for runs in comparison.methods),
@@ -229,7 +229,7 @@ def _selective_context(comparison: Comparison) -> dict[str, Any]:
     if not methods:
         return {}
     texts = {"scores": selective.describe_scores(comparison), "warnings": selective.selective_warnings(comparison)}
-    return {"methods": methods, "rows": selective.selective_table(comparison), **texts}
+    return {"methods": methods, "rows": selective.coverage_table(comparison), **texts}
 
 
 def _method_context(index: int, runs: MethodRuns) -> dict[str, Any]:

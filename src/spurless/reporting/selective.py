@@ -27,7 +27,7 @@ DIGITS, COVERAGE_TOLERANCE = 9, 1e-8  # decimals, and the tolerance within which
 
 
 @dataclass(frozen=True)
-class CoverageRow:
+class MethodCoverage:
     """A method at one target coverage: means over its runs."""
 
     target: float
@@ -43,7 +43,7 @@ def selective_methods(comparison: Comparison) -> list[tuple[int, MethodRuns]]:
     return [(i, runs) for i, runs in enumerate(comparison.methods) if coverage_rows(runs) or mean_curve(runs)[0]]
 
 
-def coverage_rows(runs: MethodRuns) -> list[CoverageRow]:
+def coverage_rows(runs: MethodRuns) -> list[MethodCoverage]:
     """Return coverage and errors of a method at each target coverage, the highest first."""
     by_target: dict[float, list[Mapping[str, Any]]] = {}
     for row in (row for record in runs.records for row in _selective_rows(record, "rows")):
@@ -96,7 +96,7 @@ def draw_risk_coverage(comparison: Comparison) -> Chart | None:
     return Chart({"data": traces, "layout": layout}, 340, f"Error against coverage. {_describe_chart(comparison)}")
 
 
-def selective_table(comparison: Comparison) -> list[dict[str, Any]]:
+def coverage_table(comparison: Comparison) -> list[dict[str, Any]]:
     """Return one row per method and target coverage."""
     return [
         {
@@ -163,18 +163,18 @@ def _is_above(value: float | None, limit: float) -> bool:
     return value is not None and round(100 * value, 1) > round(100 * limit, 1)
 
 
-def _smallest_group(row: CoverageRow) -> int:
+def _smallest_group(row: MethodCoverage) -> int:
     return row.sizes[0] if row.sizes else MIN_EXAMPLES  # unknown
 
 
-def _coverage_row(target: float, rows: Sequence[Mapping[str, Any]]) -> CoverageRow:
+def _coverage_row(target: float, rows: Sequence[Mapping[str, Any]]) -> MethodCoverage:
     names = dict.fromkeys(str(row["worst_group"]) for row in rows if row.get("worst_group"))
     sizes = {size for row in rows if (size := _size(row)) is not None}
     coverage, error, worst = (
         average_values([finite_number(row.get(key)) for row in rows])
         for key in ("coverage", "error", "worst_group_error")
     )
-    return CoverageRow(target, coverage, error, worst, tuple(names), tuple(sorted(sizes)))
+    return MethodCoverage(target, coverage, error, worst, tuple(names), tuple(sorted(sizes)))
 
 
 def _size(row: Mapping[str, Any]) -> int | None:

@@ -148,7 +148,7 @@ def caution_resolution(comparison: Comparison) -> list[str]:
     ]
 
 
-def describe_labels(runs: MethodRuns) -> str:
+def describe_supervision(runs: MethodRuns) -> str:
     """Describe which labels a method used beyond the training labels."""
     if not runs.supervision:
         return "Used: nothing beyond the training labels."

@@ -215,7 +215,7 @@ def _draw_history(sweep: SweepRuns, key: str) -> Figure | None:
 
 
 def _history_line(
-    run: Run, metric: str, index: int, dash: str = "solid", showlegend: bool = False
+    run: SweepRun, metric: str, index: int, dash: str = "solid", showlegend: bool = False
 ) -> list[dict[str, Any]]:
     """Draw a metric of one run by epoch; nothing if it has none."""
     rows, colour = _history_values(run, metric), marker_style(index + 1)[0]
@@ -226,12 +226,12 @@ def _history_line(
     return [trace | {"name": clean_name(run.label)} | _hover(text)] if rows else []
 
 
-def _history_values(run: Run, metric: str) -> list[tuple[float, float]]:
+def _history_values(run: SweepRun, metric: str) -> list[tuple[float, float]]:
     rows = [(finite_number(row.get("epoch")), finite_number(row.get(metric))) for row in run.record.history]
     return [(epoch, value) for epoch, value in rows if epoch is not None and value is not None]
 
 
-def _history_band(run: Run, low: str, high: str, index: int) -> list[dict[str, Any]]:
+def _history_band(run: SweepRun, low: str, high: str, index: int) -> list[dict[str, Any]]:
     edge = [*_history_values(run, high), *reversed(_history_values(run, low))]
     band: dict[str, Any] = {"x": [epoch for epoch, _ in edge], "y": [value for _, value in edge], "mode": "lines"}
     band |= {"line": {"width": 0}, "fill": "toself", "fillcolor": marker_style(index + 1)[0], "opacity": 0.12}
@@ -261,7 +261,7 @@ def _draw_pruning(sweep: SweepRuns, kind: str) -> Figure | None:
     return Figure(title, caption, {"data": traces, "layout": layout}, f"{title}. {'; '.join(descriptions)}.", 340)
 
 
-def _accuracy_by_fraction(run: Run, kind: str) -> dict[float, float]:
+def _accuracy_by_fraction(run: SweepRun, kind: str) -> dict[float, float]:
     whole, accuracies = run.accuracy or 0.0, dict[float, float]()
     for metric in run.record.metrics:
         match, fraction = PRUNED_METRIC.fullmatch(metric), run.metric(metric)
@@ -281,7 +281,7 @@ DIVERGED, CUT_OFF = "diverged", "did not reach the stopping rule"
 
 
 @dataclass(frozen=True)
-class Run:
+class SweepRun:
     """One run of a sweep: the values of its parameters, and its record."""
 
     settings: Mapping[str, str]
@@ -317,8 +317,8 @@ class SweepRuns:
 
     parameter: str
     values: tuple[str, ...]  # values in order; numbers are sorted
-    runs: tuple[Run, ...]  # the runs that count
-    excluded: tuple[Run, ...]
+    runs: tuple[SweepRun, ...]  # the runs that count
+    excluded: tuple[SweepRun, ...]
 
     @property
     def numeric(self) -> bool:
@@ -329,18 +329,18 @@ class SweepRuns:
         """Return the position of a value on the axis."""
         return float(value) if self.numeric else float(self.values.index(value))
 
-    def lines(self) -> dict[str, dict[str, list[Run]]]:
+    def lines(self) -> dict[str, dict[str, list[SweepRun]]]:
         """Return the runs by the values of all other parameters, and by that of this one."""
-        lines: dict[str, dict[str, list[Run]]] = {}
+        lines: dict[str, dict[str, list[SweepRun]]] = {}
         for value in self.values:
             for run in (run for run in self.runs if run.settings[self.parameter] == value):
                 others = _format_settings({key: other for key, other in run.settings.items() if key != self.parameter})
                 lines.setdefault(others, {}).setdefault(value, []).append(run)
         return lines
 
-    def runs_by_value(self) -> dict[str, list[Run]]:
+    def runs_by_value(self) -> dict[str, list[SweepRun]]:
         """Return the runs by the values of all parameters."""
-        by_value: dict[str, list[Run]] = {}
+        by_value: dict[str, list[SweepRun]] = {}
         for run in sorted(self.runs, key=lambda run: self.values.index(run.settings[self.parameter])):
             by_value.setdefault(run.label, []).append(run)
         return by_value
@@ -351,16 +351,16 @@ def find_sweeps(records: Iterable[Record]) -> list[SweepRuns]:
 
     Records with the same cell and key are the same run and count once.
     """
-    by_sweep: dict[str, dict[str, Run]] = {}
+    by_sweep: dict[str, dict[str, SweepRun]] = {}
     for n, record in enumerate(records):
         match = CELL.fullmatch(record.cell)
         if match is not None:
             settings = dict(part.split("=", 1) for part in match[2].split(", "))
-            by_sweep.setdefault(match[1], {})[f"{match[2]} {record.key or n}"] = Run(settings, record)
+            by_sweep.setdefault(match[1], {})[f"{match[2]} {record.key or n}"] = SweepRun(settings, record)
     return [sweep for runs in by_sweep.values() if (sweep := _make_sweep(list(runs.values()))) is not None]
 
 
-def _make_sweep(runs: Sequence[Run]) -> SweepRuns | None:
+def _make_sweep(runs: Sequence[SweepRun]) -> SweepRuns | None:
     """Choose the parameter for the axis: the first with several values, numeric ones first."""
     keys = [key for key in runs[0].settings if all(key in run.settings for run in runs)]
     values = {key: list(dict.fromkeys(run.settings[key] for run in runs)) for key in keys}

@@ -1,4 +1,4 @@
-"""Run many jobs at once on one device, each to the weights that it would reach alone.
+"""Run many training jobs at once on one device, each with the same weights as if it ran alone.
 
 One small network leaves most of a large device idle. Each job has its own module, optimiser, batches and checkpoints.
 Their steps are captured in parallel, on one CUDA stream each, as one graph; a replay runs one step of every job. Small

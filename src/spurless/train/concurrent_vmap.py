@@ -106,7 +106,7 @@ def _stack(members: Sequence[GraphedSteps], name: str) -> Tensor:
 
 
 def _stack_learning_rates(members: Sequence[GraphedSteps]) -> Tensor:
-    """Stack the learning rates of all optimisers, let each read its own there, and return the stack."""
+    """Stack the learning rates of all optimisers, make each optimiser read its own from the stack, and return it."""
     groups = [member.optimiser.param_groups[0] for member in members]
     dtype = getattr(groups[0]["lr"], "dtype", torch.double)
     stacked = torch.tensor([float(group["lr"]) for group in groups], dtype=dtype, device=members[0].run.device)

@@ -41,7 +41,7 @@ class TrainConfig:
     decay_at: tuple[int, ...] = ()
     """If given, ``step`` multiplies the rate after each of these numbers of steps instead."""
     decay_factor: float = 0.1
-    decay_share: float = 0.2
+    decay_fraction: float = 0.2
     """Fraction of the steps, at the end, over which ``warmup-stable-decay`` falls linearly to 0."""
     warmup_steps: int = 0
     clip: float | None = None
@@ -67,7 +67,7 @@ _RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(
         ("weight_decay", "l1", "asam", "decay_factor", "warmup_steps"), (lambda x: x >= 0, "not be negative")
     ),
-    **dict.fromkeys(("stop_accuracy", "decay_share"), (lambda x: 0 < x <= 1, "lie between 0 and 1")),
+    **dict.fromkeys(("stop_accuracy", "decay_fraction"), (lambda x: 0 < x <= 1, "lie between 0 and 1")),
     "stop_loss": (lambda _: True, "be a number"),
 }
 
@@ -92,7 +92,7 @@ def learning_rate(config: TrainConfig, step: int, total: int, per_epoch: int) ->
     if config.schedule == "one-cycle":
         return config.lr * _one_cycle(step / max(1, total - 1))
     if config.schedule == "warmup-stable-decay":
-        n_decay = min(round(config.decay_share * total), total - config.warmup_steps)
+        n_decay = min(round(config.decay_fraction * total), total - config.warmup_steps)
         return config.lr * min(1.0, (total - step) / max(1, n_decay))
     return config.lr
 

@@ -9,7 +9,7 @@ import torch
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.datasets._base_images import check_labelled, hold_out_val, read_npz, stratified_split
+from spurless.data.datasets._base_images import check_image_labels, hold_out_val, read_npz, stratified_split
 
 
 def labelled(n: int, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,4 +89,4 @@ def test_python_objects_are_never_loaded(tmp_path: Path) -> None:
 )
 def test_labels_that_do_not_belong_are_refused(n: int, y: list[int], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        check_labelled(torch.zeros(n, 2, 2), torch.tensor(y, dtype=torch.int16), 10, "f")
+        check_image_labels(torch.zeros(n, 2, 2), torch.tensor(y, dtype=torch.int16), 10, "f")

@@ -19,7 +19,7 @@ import torch
 from spurless.core.errors import InputError
 from spurless.data import DATASETS, from_tensors
 from spurless.data.dataset import Card, Dataset, Layout, find_folder
-from spurless.data.prepare import Prepared, find_files, prepare
+from spurless.data.prepare import Prepared, find_files, prepare_dataset
 from spurless.data.split import Splits
 
 TABLE = "".join(f"{i % 2}\n" for i in range(60))
@@ -52,7 +52,7 @@ def dataset(layout: Layout | None = LAYOUT) -> Dataset:
 
 
 def ready(root: Path, layout: Layout | None = LAYOUT, download: bool = False) -> Prepared:
-    return prepare(dataset(layout), ToyConfig(str(root)), download)
+    return prepare_dataset(dataset(layout), ToyConfig(str(root)), download)
 
 
 def write(folder: Path) -> Path:
@@ -266,7 +266,7 @@ def test_download_that_fails_is_one_sentence_and_leaves_no_folder(tmp_path: Path
 
 def test_a_dataset_that_finds_its_files_by_rules_of_its_own_is_asked_first(tmp_path: Path) -> None:
     free = dataset(None)
-    found = prepare(replace(free, layout=LAYOUT), ToyConfig(str(tmp_path)))
+    found = prepare_dataset(replace(free, layout=LAYOUT), ToyConfig(str(tmp_path)))
     assert len(found.splits.train) == 42
     assert found.files is None
 
@@ -314,5 +314,5 @@ def test_in_a_folder_that_several_share_the_layout_says_which_are_its_own(tmp_pa
 def test_every_named_dataset_says_where_to_get_it(tmp_path: Path, name: str) -> None:
     row = DATASETS[name]
     with pytest.raises(InputError, match=rf"{name}.* (are missing|does not exist)"):
-        prepare(row, row.config(root=str(tmp_path)))
+        prepare_dataset(row, row.config(root=str(tmp_path)))
     assert tree(tmp_path) == set()

@@ -24,8 +24,8 @@ def _planted(name: str, method: str, preset: str | None, source: str, paper: flo
     )
 
 
-OPTIMUM = "population optimum of the logistic loss, data/planted.py"
-MINIMAX = "minimax optimum by symmetry, data/planted.py: Phi(1) in every group"
+OPTIMUM = "population optimum of the logistic loss, data/datasets/synthetic.py"
+MINIMAX = "minimax optimum by symmetry, data/datasets/synthetic.py: Phi(1) in every group"
 PLANTED_ERM = _planted("ERM", "erm", None, OPTIMUM, 39.35)
 PLANTED_GROUP_DRO = _planted("Group DRO", "group-dro", "planted", MINIMAX, 84.13)
 CLAIMS = (PLANTED_ERM, PLANTED_GROUP_DRO)

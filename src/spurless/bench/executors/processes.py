@@ -122,7 +122,7 @@ def _run(pool: Sequence[_Worker], tasks: Sequence[Task]) -> Iterator[tuple[Task,
 
 
 def _work(pipe: Connection, resources: Resources) -> None:
-    """Run the tasks that come through the pipe, until it is closed."""
+    """Run the tasks received through the pipe, until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to the whole process group; the parent handles it
     Thread(target=_exit_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):

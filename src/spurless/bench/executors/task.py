@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from spurless.bench.experiment import Experiment, Loader, build_run, load_dataset
+from spurless.bench.experiment import DatasetLoader, Experiment, build_run, load_dataset
 from spurless.core.errors import DivergedError, InputError, SpurlessError, SpurlessWarning
 from spurless.core.progress import Progress
 from spurless.core.records import Record
@@ -41,7 +41,7 @@ class Task:
     experiment: Experiment
     seed: int
     key: str = ""
-    load: Loader = load_dataset
+    load: DatasetLoader = load_dataset
     line: int = 0  # tasks of one line differ only in the parameter that increases
     rank: int = 0  # position of the value in its line; a value waits for all of lower rank
     required_metrics: tuple[str, ...] = (VALIDATION,)  # metrics without which a recorded run is repeated

@@ -98,7 +98,7 @@ def read_npz(path: Path, keys: Sequence[str]) -> list[Any]:
             ) from None
 
 
-def check_labelled(x: Tensor, y: Tensor, n_classes: int, where: object) -> LabelledImages:
+def check_image_labels(x: Tensor, y: Tensor, n_classes: int, where: object) -> LabelledImages:
     """Return the images and their labels as int64; raise if their numbers differ or a label is out of range."""
     if y.dim() != 1 or len(x) != len(y) or len(y) == 0:
         got = f"{len(x)} images, labels of shape {tuple(y.shape)}"

@@ -19,7 +19,7 @@ from torch import Tensor
 from spurless.core.errors import InputError
 from spurless.core.seeds import Seeds
 from spurless.data.dataset import Layout, find_folder, require_file
-from spurless.data.datasets._base_images import BaseImages, LabelledImages, check_labelled, hold_out_val, read_npz
+from spurless.data.datasets._base_images import BaseImages, LabelledImages, check_image_labels, hold_out_val, read_npz
 
 N_TRAIN, N_TEST = 60_000, 10_000
 SIZE = 28
@@ -117,4 +117,4 @@ def _check_mnist(x: Tensor, y: Tensor, path: Path) -> LabelledImages:
     if x.dtype != torch.uint8 or x.shape[1:] != (28, 28):
         got = f"{x.dtype} of shape {tuple(x.shape)}"
         raise InputError("not images of MNIST", where=path, expected="uint8 of shape (N, 28, 28)", got=got)
-    return check_labelled(x, y, 10, path)
+    return check_image_labels(x, y, 10, path)

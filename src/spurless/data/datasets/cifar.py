@@ -29,7 +29,7 @@ from spurless.core.hashing import content_hash
 from spurless.core.seeds import Seeds
 from spurless.data.checks import check_choice, check_minimum
 from spurless.data.dataset import Card, Dataset, Layout, check_published_counts, find_folder, require_file
-from spurless.data.datasets._base_images import BaseImages, LabelledImages, check_labelled, hold_out_val, read_npz
+from spurless.data.datasets._base_images import BaseImages, LabelledImages, check_image_labels, hold_out_val, read_npz
 from spurless.data.datasets._common import FilesConfig, join_splits
 from spurless.data.loaders.images import decode_all, decode_image
 from spurless.data.split import Split, Splits
@@ -180,7 +180,7 @@ def _read_pickles(files: OfficialFiles, folder: Path, is_train: bool) -> Labelle
             hint="Download the published archive again, or its binary version.",
         ) from None
     x = torch.from_numpy(content.data).permute(0, 3, 1, 2).contiguous()
-    return check_labelled(x, torch.tensor(content.targets), files.n_classes, path)
+    return check_image_labels(x, torch.tensor(content.targets), files.n_classes, path)
 
 
 def _first_wrong_file(torchvision_class: Any, folder: Path) -> str:
@@ -201,7 +201,7 @@ def _read_binary(paths: list[Path], files: OfficialFiles, name: str) -> Labelled
             raise InputError("the file is truncated or not a batch of CIFAR", where=path, expected=expected, got=got)
         rows = torch.frombuffer(content, dtype=torch.uint8).view(-1, length)
         x, y = rows[:, files.label_bytes :].reshape(-1, *IMAGE_SHAPE), rows[:, files.label_bytes - 1]
-        parts.append(check_labelled(x, y, files.n_classes, path))
+        parts.append(check_image_labels(x, y, files.n_classes, path))
     return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
@@ -236,7 +236,7 @@ def _read_jpegs(path: Path, split: str) -> LabelledImages:
     x = cached_tensors(content_hash("cifar jpeg", 1, source.fingerprint()), lambda: {"x": decode_all(source)})["x"]
     if x.shape[1:] != IMAGE_SHAPE:
         raise InputError("not images of CIFAR", where=path, expected=IMAGE_SHAPE, got=tuple(x.shape[1:]))
-    return check_labelled(x, torch.from_numpy(y), 10, path)
+    return check_image_labels(x, torch.from_numpy(y), 10, path)
 
 
 CIFAR10_CARD = Card(

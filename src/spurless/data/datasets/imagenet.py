@@ -118,7 +118,7 @@ def class_files(folder: Path) -> list[Path]:
 
 
 def number_classes(classes: Iterable[list[Path]]) -> Tensor:
-    """Return the number of its class for every file.
+    """Return the class number of every file.
 
     Example:
         >>> number_classes([[Path("a"), Path("b")], [Path("c")]])

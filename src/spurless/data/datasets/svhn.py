@@ -16,7 +16,7 @@ from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.checks import check_minimum
 from spurless.data.dataset import Card, Dataset, Layout, check_published_counts, find_folder, require_file
-from spurless.data.datasets._base_images import LabelledImages, check_labelled, hold_out_val
+from spurless.data.datasets._base_images import LabelledImages, check_image_labels, hold_out_val
 from spurless.data.datasets._common import FilesConfig, join_splits
 from spurless.data.datasets._digits import DIGITS
 from spurless.data.split import Splits
@@ -87,7 +87,7 @@ def read_mat(path: Path) -> LabelledImages:
         raise InputError(f"the file cannot be read: {error}", where=path, hint="Download it again.") from error
     if x.dtype != torch.uint8 or x.dim() != 4 or x.shape[:3] != (32, 32, 3):
         raise InputError("not images of SVHN", where=path, expected="uint8 of shape (32, 32, 3, N)", got=tuple(x.shape))
-    x, y = check_labelled(x.permute(3, 2, 0, 1).contiguous(), y - 1, 10, path)  # 1 to 10 in the file
+    x, y = check_image_labels(x.permute(3, 2, 0, 1).contiguous(), y - 1, 10, path)  # 1 to 10 in the file
     return x, (y + 1) % 10
 
 

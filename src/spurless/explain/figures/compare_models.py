@@ -1,4 +1,4 @@
-"""Attributions of several models on the same examples, next to each other (figures 8 and 29 to 34 of a study).
+"""Attributions of several models on the same examples, side by side (figures 8 and 29 to 34 of "Large Learning Rates").
 
 Barsbey et al. 2025, arXiv:2507.17748, section E: models of a low and of a high learning rate, attributions of the true
 label's logit, normalised as captum does for display. If the core and the shortcut regions of the data are known, the

@@ -32,7 +32,7 @@ COLOURS = [f"@series{i}" for i in (1, 2, 3, 4, 5, 6, 0)]
 PANEL_HEIGHT = 240
 
 
-class Method(Protocol):
+class HasFit(Protocol):
     """The part of a method that :func:`record_boundaries` needs."""
 
     @property
@@ -106,7 +106,7 @@ class BoundaryRecorder:
         return BoundaryHistory(self.data, self.low, self.high, tuple(self.frames))
 
 
-def record_boundaries(method: Method, model: nn.Module, data: Splits, run: Run, interval: int = 20) -> BoundaryHistory:
+def record_boundaries(method: HasFit, model: nn.Module, data: Splits, run: Run, interval: int = 20) -> BoundaryHistory:
     """Fit a method and record frames of the starting point, of every ``interval``-th epoch and of the last epoch.
 
     The starting point is copied, not changed; a method that repairs a model needs a trained one. The method gets the

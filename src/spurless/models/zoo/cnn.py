@@ -1,4 +1,4 @@
-"""Convolutional networks without shortcuts: small-cnn, pooled-cnn and vgg11-small.
+"""Convolutional networks without skip connections: small-cnn, pooled-cnn and vgg11-small.
 
 * small-cnn, for MNIST: ``SmallCNN`` in the code of Taghanaki et al., "MaskTune", NeurIPS 2022, arXiv:2210.00055. For
   28x28 pixels the last map is 4x4 and the hidden layer has 512 inputs; other image sizes change that layer.
@@ -29,7 +29,7 @@ VGG_MIN_SIDE = 16  # four of the five pools
 
 @dataclass(frozen=True)
 class SmallCNNConfig:
-    """Values of the authors' code."""
+    """Options of ``small-cnn``; the defaults are the values of MaskTune's authors."""
 
     width: int = 16  # channels of the first pair; the second has twice as many
     hidden: int = 256
@@ -60,7 +60,7 @@ def _last_side(pixels: int) -> int:
 
 @dataclass(frozen=True)
 class PooledCNNConfig:
-    """Values of the authors' code."""
+    """Options of ``pooled-cnn``; the defaults are the values of the authors' code."""
 
     channels: tuple[int, ...] = (64, 128, 256)
     unit: bool = False  # whether features are scaled to length 1, as by the authors of EnD
@@ -98,7 +98,7 @@ def pooled_cnn(input_shape: Shape, n_classes: int, config: PooledCNNConfig) -> C
 
 @dataclass(frozen=True)
 class VGG11Config:
-    """Values of the study."""
+    """Options of ``vgg11-small``; the default is the value of "Large Learning Rates"."""
 
     bias: bool = False
 

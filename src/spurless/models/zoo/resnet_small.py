@@ -22,7 +22,7 @@ WIDTHS = (16, 32, 64)
 
 @dataclass(frozen=True)
 class SmallResNetConfig:
-    """Values of the paper."""
+    """Options of small ResNets; the default is the value of the paper."""
 
     shortcut: Literal["A", "B"] = "A"
 

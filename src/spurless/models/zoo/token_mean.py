@@ -33,7 +33,7 @@ class TokenMeanConfig:
 
 
 class TokenMean(nn.Module):
-    """From token ids to features, one row per text."""
+    """Compute features from token ids, one row per text."""
 
     def __init__(self, config: TokenMeanConfig) -> None:
         super().__init__()
