@@ -126,7 +126,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         CVaRDROConfig(alpha=0.0)
     with pytest.raises(InputError, match=r"CVaR DRO's form must be batch or dual"):
         CVaRDROConfig(form="primal")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"its eta_lr is above 0"):
+    with pytest.raises(InputError, match=r"eta_lr above 0"):
         CVaRDROConfig(eta_lr=0.0)
 
 
