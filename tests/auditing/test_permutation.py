@@ -10,6 +10,7 @@ from spurless.auditing import _permutation as module
 from spurless.auditing._permutation import (
     MAX_BINS,
     MIN_STRATUM_SIZE,
+    adjust_p_values,
     assign_strata,
     best_p_value,
     iter_permutations,
@@ -111,6 +112,20 @@ def test_the_best_of_several_statistics_pays_for_the_search() -> None:
 
     assert int((p <= 0.05).sum()) == pytest.approx(20, abs=9)  # 2 deviations; taking the smallest p would give 90
     assert best_p_value(torch.tensor([[0.0, 3.0], [1.0, 1.0], [2.0, 2.0]])) == (2 / 3, 1)  # the last is as good
+
+
+def test_each_of_several_statistics_is_compared_with_the_largest_of_every_permutation() -> None:
+    # deviations from the mean, in standard deviations: 1.5, -0.5, -0.5, -0.5 and -0.5, 1.5, -0.5, -0.5
+    two = torch.tensor([[4.0, 10.0], [0.0, 50.0], [0.0, 10.0], [0.0, 10.0]])
+    assert adjust_p_values(two).tolist() == [2 / 4, 1.0]  # the first permutation is as large in its second statistic
+    chance = torch.rand(400, 200, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 2, 30, 1, 1])
+    smallest = torch.tensor([float(adjust_p_values(one).min()) for one in chance])
+    assert int((smallest <= 0.05).sum()) == pytest.approx(20, abs=9)  # 2 deviations
+    assert float(adjust_p_values(chance[0][:, :1])[0]) == p_value(float(chance[0, 0, 0]), chance[0, 1:, 0])
+    strong = torch.rand(100, 20, generator=torch.Generator().manual_seed(1))
+    strong[0, 7] = 50
+    assert float(adjust_p_values(strong)[7]) == 1 / 100  # as if it were the only one
+    assert best_p_value(strong)[0] > 0.1
 
 
 def test_permutations_in_parts_are_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:

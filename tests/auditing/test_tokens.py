@@ -2,17 +2,14 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from spurless.auditing._context import AuditContext
-from spurless.auditing.tokens import NEGATION, audit_tokens, decode_text, find_words, load_spelling
+from spurless.auditing.tokens import audit_tokens
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.datasets.negated_claims import NegatedClaimsConfig, negated_claims
-from spurless.data.loaders import text as words
-from spurless.data.split import Split, Splits
+from spurless.data.split import Split
 from spurless.models.classifier import Classifier
 
 GROUPS = Groups(("no", "yes"))
@@ -86,56 +83,24 @@ def test_a_calibrated_model_is_left_alone() -> None:
     assert flags <= 2
 
 
-def test_words_are_counted_once_in_each_text() -> None:
-    rows = [["the", "never", "never"]] * 12 + [["the", "cat"]] * 30
-    found = find_words(texts_of(rows), spell)
-    assert found.names == ('the word "never"', 'the word "cat"')  # "the" is everywhere
-    assert found.present.sum(dim=0).tolist() == [12, 30]
-
-
-def test_the_two_texts_of_a_pair_are_apart() -> None:
-    rows = [["never", "cat", "dog"]] * 20 + [["cat", "never", "dog"]] * 15 + [["sun", "good", "dog"]] * 15
-    found = find_words(texts_of(rows, second=[1] * 50), spell)
-    table = dict(zip(found.names, found.present.sum(dim=0).tolist(), strict=True))
-    assert table['the word "never" in the first text'] == 20
-    assert table['the word "never" in the second text'] == 15
-    assert table['the word "cat" in the second text'] == 20
-    assert not any(name.startswith("a negation") for name in found.names)  # one word is no list
-    rows += [["nobody", "cat", "dog"]] * 5 + [["cat", "nobody", "dog"]] * 5
-    both = find_words(texts_of(rows, second=[1] * 60), spell)
-    lists = dict(zip(both.names, both.present.sum(dim=0).tolist(), strict=True))
-    assert lists["a negation in the first text"] == 25
-    assert lists["a negation in the second text"] == 20
-    assert not any("dog" in name for name in found.names)
-
-
-def test_rare_words_are_left_out_and_padding_is_no_word() -> None:
-    rows = [["the", "cat"]] * 9 + [["the", "dog", "sun"]] * 40
-    assert find_words(texts_of(rows), spell).names == ()
-    rows = [["the", "cat"]] * 10 + [["the", "dog", "sun"]] * 40
-    assert find_words(texts_of(rows), spell).names == ('the word "dog"', 'the word "sun"', 'the word "cat"')
-
-
-def test_spelling_of_a_dataset_of_its_own_vocabulary() -> None:
-    data = negated_claims(NegatedClaimsConfig(n_train=30, n_val=30, n_test=30))
-    said = load_spelling(data)
-    assert said is not None
-    assert (said(2), said(5), said(9999)) == ("the", "fox", "token 9999")
-
-
-def test_hashed_words_are_known_where_they_are_listed() -> None:
-    empty = texts_of([["the"]])
-    said = load_spelling(Splits(empty, empty, empty, options={"tokenizer": "words"}))
-    assert said is not None
-    assert said(words.hash_word("never")) == "never"
-    assert "never" in NEGATION
-    hashed = Split(
-        {"input_ids": torch.tensor([[words.hash_word("never")]] * 12 + [[777]] * 12)}, *(torch.zeros(24),) * 2, GROUPS
-    )
-    assert find_words(hashed, said).names == ('the word "never"', "token 777")
-    assert said(words.hash_word("xylophone")) == f"token {words.hash_word('xylophone')}"
-    assert load_spelling(Splits(empty, empty, empty)) is None
-    assert load_spelling(Splits(empty, empty, empty, options={"tokenizer": "/no/such/folder"})) is None
+def test_pieces_are_named_as_the_word_that_they_spell() -> None:
+    """The same texts with "cat" in two pieces, ``war ##um``, are audited alike, and the whole word is named."""
+    context = subject_of(3.0, word="cat")
+    x: dict[str, Tensor] = context.split.x  # type: ignore[assignment]
+    n, width = x["input_ids"].shape
+    pieces = [*VOCABULARY, "war", "##um"]
+    rows = []
+    for row in x["input_ids"].tolist():
+        split = [piece for token in row for piece in ((12, 13) if token == WORD["cat"] else (token,))]
+        rows.append([piece for piece in split if piece] + [0] * (width + 1 - sum(piece > 0 for piece in split)))
+    ids = torch.tensor(rows)
+    texts = replace(context.split, x={"input_ids": ids, "attention_mask": (ids > 0).int()})
+    found = audit_tokens(replace(context, split=texts, spelling=lambda token: pieces[token]))
+    whole = audit_tokens(replace(context, spelling=spell))
+    assert (found.shortcut, whole.shortcut) == ('the word "warum"', 'the word "cat"')
+    assert (found.severity, found.p) == (whole.severity, whole.p)
+    assert len(ids) == n
+    assert "##" not in found.because + found.title + found.items[0].caption
 
 
 def test_what_cannot_be_answered_is_said() -> None:
@@ -148,28 +113,3 @@ def test_what_cannot_be_answered_is_said() -> None:
     assert "no word is associated with" in audit_tokens(replace(subject_of(0.0, n=2000), spelling=spell)).because
     sure = torch.nn.functional.one_hot(context.y, 2) * 9.0
     assert "0 errors" in audit_tokens(replace(context, logits=sure, spelling=spell)).because
-
-
-@pytest.mark.parametrize("missing", ["attention_mask", "token_type_ids"])
-def test_ids_alone_are_enough(missing: str) -> None:
-    split = texts_of([["never", "cat"]] * 12 + [["sun", "cat"]] * 12, second=[1] * 24)
-    x = {key: value for key, value in split.x.items() if key != missing}  # type: ignore[union-attr]
-    names = find_words(replace(split, x=x), spell).names
-    assert names[0] == 'the word "never"' + (" in the first text" if missing == "attention_mask" else "")
-
-
-@pytest.mark.parametrize(
-    ("pieces", "text"),
-    [
-        (["[CLS]", "un", "##believ", "##able", "film", "[SEP]", "[PAD]"], "unbelievable film"),
-        (["[CLS]", "a", "cat", "[SEP]", "no", "cat", "[SEP]"], "a cat / no cat"),
-        (["<s>", "The", "\u0120un", "believ", "able", "</s>"], "The unbelievable"),
-        (["\u2581so", "\u2581it", "\u2581is", "nt"], "so it isnt"),
-    ],
-)
-def test_a_text_is_read_back_from_its_pieces(pieces: list[str], text: str) -> None:
-    ids = torch.arange(len(pieces))[None]
-    split = Split({"input_ids": ids}, torch.zeros(1, dtype=torch.long), torch.full((1,), -1), Groups(("a", "b")))
-    assert decode_text(split, 0, lambda number: pieces[number]) == text
-    masked = replace(split, x={"input_ids": ids, "attention_mask": torch.zeros_like(ids)})
-    assert decode_text(masked, 0, lambda number: pieces[number]) == ""

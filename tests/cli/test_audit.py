@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import spurless as sp
 from spurless.models.weights import save_weights
@@ -113,3 +115,25 @@ def test_the_data_are_not_written_over(cli: Cli, here: Path, weights: Path, flag
     assert result.status == 2
     assert "would be overwritten" in result.err
     assert (here / "d.csv").read_text() == "y,a\n0,1\n1,2\n"
+
+
+def test_crossed_tests_combinations_instead_of_columns(cli: Cli, here: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y, camera, hand = (torch.randint(2, (600,), generator=generator) for _ in range(3))
+    x = 2.0 * camera - 1 + 0.1 * torch.randn(600, generator=generator)
+    rows = (f"{a},{b},{c},{d}" for a, b, c, d in zip(x.tolist(), *(v.tolist() for v in (y, camera, hand)), strict=True))
+    (here / "own.csv").write_text("\n".join(["x,digit,camera,hand", *rows]) + "\n")
+    model = sp.build("linear", sp.from_csv(here / "own.csv", label="digit", attribute=("camera", "hand")))
+    with torch.no_grad():
+        model.head.weight.copy_(torch.tensor([[-1.0], [1.0]]))  # type: ignore[operator]  # a parameter
+        model.head.bias.zero_()  # type: ignore[operator]  # a parameter
+    save_weights(here / "own.safetensors", model)
+    data = ("--data", "own.csv", "--label", "digit", "--attribute", "camera,hand", "--model", "linear")
+    shortcuts = []
+    for crossed in ((), ("--crossed",)):
+        words = (*data, *SHORT, "--only", "attribute-use", "--json", *crossed)
+        [finding] = json.loads(cli("audit", "own.safetensors", *words).out)["findings"]
+        assert finding["flagged"]
+        shortcuts.append(finding["shortcut"])
+    assert shortcuts[0] == "camera"
+    assert re.fullmatch("camera [01] & hand [01]", shortcuts[1])

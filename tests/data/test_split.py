@@ -1,6 +1,7 @@
 """Split: hiding, choosing, preparing, and what is refused."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -86,6 +87,16 @@ def test_augmentation_is_for_training_and_comes_before_the_transform() -> None:
     data = replace(split(), augment=lambda x: x + 1, transform=lambda x: x * 10)
     assert data.prepare(torch.ones(1, 1)).tolist() == [[10.0]]  # type: ignore[union-attr]
     assert data.prepare(torch.ones(1, 1), training=True).tolist() == [[20.0]]  # type: ignore[union-attr]
+
+
+def test_texts_are_augmented_in_training_only() -> None:
+    def add(x: Any) -> Any:
+        return {key: part + 1 for key, part in x.items()}
+
+    data, x = replace(split(), augment=add), {"input_ids": torch.ones(1, 2)}
+    assert data.prepare(x) is x
+    assert data.prepare(x, training=True)["input_ids"].tolist() == [[2.0, 2.0]]  # type: ignore[index]
+    assert replace(data, augment=None).prepare(x, training=True) is x
 
 
 def test_one_overlapping_attribute_can_be_taken_alone() -> None:

@@ -157,6 +157,7 @@ def test_json_holds_everything_but_the_pictures(pixel: bytes) -> None:
         "headline",
         "level",
         "guesses",
+        "gaps",
         "findings",
         "suspects",
         "facts",

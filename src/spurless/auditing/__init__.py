@@ -21,20 +21,23 @@ from spurless.auditing import (
     group_gap,
     hidden_regions,
     image_properties,
+    property_association,
     suspects,
     swapped_backgrounds,
     tokens,
+    transplants,
     worst_class,
 )
 from spurless.auditing._chance_level import find_chance_level_reason
 from spurless.auditing._context import LEVEL, PERMUTATIONS, AuditContext, Auditor, Needs, compute_context
-from spurless.auditing._residuals import to_sentence
+from spurless.auditing._residuals import MIN_ERRORS, to_sentence
 from spurless.auditing.suspects import MAX_PICTURES, find_suspected, list_suspects
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
 from spurless.core.findings import Audit, Finding
 from spurless.core.progress import Progress, progress_to
 from spurless.core.provenance import hardware, versions
 from spurless.data.split import Split, Splits
+from spurless.data.words import load_spelling
 from spurless.explain.gradients import gradient_reaches_input
 from spurless.explain.overlays import has_images
 from spurless.models.classifier import move_to_device_of
@@ -47,6 +50,8 @@ _TABLE: tuple[tuple[ModuleType, Needs, Callable[[AuditContext], Finding]], ...] 
     (group_gap, "attributes", group_gap.audit_group_gap),
     (attribute_use, "attributes", attribute_use.audit_attribute_use),
     (attribute_association, "attributes", attribute_association.audit_attribute_association),
+    (transplants, "labels", transplants.audit_transplants),
+    (property_association, "labels", property_association.audit_property_association),
     (error_slices, "labels", error_slices.audit_error_slices),
     (biased_neurons, "labels", biased_neurons.audit_biased_neurons),
     (suspects, "labels", suspects.audit_suspects),
@@ -60,11 +65,15 @@ AUDITS = {module.NAME: Auditor(module.NAME, module.QUESTION, needs, run) for mod
 """All audits, by name."""
 
 LIMITS = (
-    "An audit can only find what its examples show: if none conflicts with the shortcut, no audit detects it.",
+    "Audits of errors only find what the examples show. If none conflicts with the shortcut, only transplants can "
+    "detect it, and only if it is a property that they exchange: not an object, a pose or a person's gender.",
     "Labelling errors look like examples that conflict with a shortcut.",
     "A finding shows that the model relies on something, not that this is wrong: that is for you to decide.",
 )
 ROUNDING_TOLERANCE = 1e-9
+MIN_ERROR_FRACTION = 0.05  # of the examples; a shortcut that holds in all others could not have been seen
+MIN_GROUP_EXAMPLES = 10  # examples of a group from which an audit can compare it with others
+MAX_NAMES = 5  # groups that are listed
 
 
 class Audited(Audit):
@@ -80,6 +89,7 @@ def audit(  # noqa: PLR0913 - public API
     *,
     part: str = "val",
     only: Sequence[str] = (),
+    crossed: bool = False,
     masks: Tensor | None = None,
     seed: int = 0,
     permutations: int = PERMUTATIONS,
@@ -95,6 +105,8 @@ def audit(  # noqa: PLR0913 - public API
         data: splits, or one split of held-out examples with labels. Attributes are used if they are known.
         part: the split to audit.
         only: names of ``AUDITS``; by default all that the data allow.
+        crossed: test the combinations of several attribute columns as one attribute; by default, every column is tested
+            on its own.
         masks: foreground masks of the images, ``(N, height, width)``, for the audit of swapped backgrounds.
         seed: seed of permutations, clusters and samples.
         permutations: number of permutations.
@@ -111,14 +123,14 @@ def audit(  # noqa: PLR0913 - public API
         raise InputError(
             "the level must be between 0 and 1, and permutations at least 1", got=f"{level}, {permutations}"
         )
-    split, train = _select_splits(data, part)
+    split, train = _select_splits(data, part, crossed)
     classifier = wrap(model, example=split.example())
     run = make_run(compute or Compute(), seed, TrainConfig(), progress=progress)
     begin, seconds = time.perf_counter(), {}
     with progress_to(progress):
         context = compute_context(classifier, split, run, train)
         is_text = isinstance(split.x, dict)
-        spelling = tokens.load_spelling(data) if isinstance(data, Splits) and is_text else None
+        spelling = load_spelling(data) if isinstance(data, Splits) and is_text else None
         context = replace(context, permutations=permutations, level=level, masks=masks, spelling=spelling)
         context = replace(context, chance_level_reason=find_chance_level_reason(context, run))
         seconds["context"] = time.perf_counter() - begin
@@ -128,13 +140,15 @@ def audit(  # noqa: PLR0913 - public API
             with run.timed(auditor.name), progress_to(_report_stage(progress, number, len(auditors), auditor.name)):
                 findings.append(auditor.run(context))
         with run.timed("gallery"), progress_to(_report_stage(progress, len(auditors), len(auditors), "gallery")):
-            gallery = list_suspects(context, find_suspected(context), pictured)
+            minority = find_suspected(context)
+            gallery = list_suspects(context, minority, pictured)
         run.report_progress("audit", len(auditors) + 1, len(auditors) + 1)
     _warn_if_underpowered(findings, permutations, level)
     notes = _collect_notes(context)
     for note in notes:
         warnings.warn(note, SpurlessWarning, stacklevel=2)
     seconds = {name: round(value, 2) for name, value in {**seconds, **run.seconds}.items()}
+    findings = _require_agreement(_clear_associations(findings))
     return Audited(
         tuple(sorted(findings, key=lambda f: (not f.flagged, not f.shows_use, -f.severity))),
         gallery,
@@ -142,7 +156,76 @@ def audit(  # noqa: PLR0913 - public API
         LIMITS,
         level,
         None if context.chance_level_reason is None else to_sentence(context.chance_level_reason),
+        find_gaps(context, findings, int(minority.suspected.sum())),
     )
+
+
+def find_gaps(context: AuditContext, findings: Sequence[Finding], n_suspected: int) -> tuple[str, ...]:
+    """Return why these examples could not have shown a shortcut; empty if they could.
+
+    With known attributes, every group needs examples. Without them, the examples that conflict with the shortcut are
+    among the errors and the suspected examples, so both limit what can be concluded.
+    """
+    if has_any_attribute(context.split):
+        return _find_small_groups(context.split)
+    n_errors, n = int(context.incorrect.sum()), len(context)
+    gaps = []
+    if n_errors < max(MIN_ERRORS, MIN_ERROR_FRACTION * n):
+        gaps.append(
+            f"The model makes {n_errors:,} errors in {n:,} predictions. If these examples are as biased as the "
+            "training data, a model that relies on a shortcut makes as few. Collect examples in which the suspected "
+            "shortcut does not hold, or pass the attribute."
+        )
+    if n_suspected >= suspects.MIN_GROUP_SIZE:
+        gaps.append(
+            f"{n_suspected:,} examples have labels that are unexpected for this model and may conflict with a "
+            "shortcut. Look through them: if they have something in common, pass that as the attribute."
+        )
+    if not any(finding.audit == transplants.NAME and finding.p is not None for finding in findings):
+        gaps.append("No property of these examples could be transplanted, so only errors could be tested.")
+    return tuple(gaps)
+
+
+def _find_small_groups(split: Split) -> tuple[str, ...]:
+    """Return a sentence if some groups are too small to show that the model is worse on them."""
+    counts = split.counts.tolist()
+    small = [(name, n) for name, n in zip(split.groups.names, counts, strict=True) if n < MIN_GROUP_EXAMPLES]
+    if not small:
+        return ()
+    names = ", ".join(f"{name!r} ({n})" for name, n in small[:MAX_NAMES])
+    more = f" and {len(small) - MAX_NAMES} others" if len(small) > MAX_NAMES else ""
+    return (
+        f"There are fewer than {MIN_GROUP_EXAMPLES} examples of these groups: {names}{more}. Collect more, so that the "
+        "audit can compare them.",
+    )
+
+
+def _require_agreement(findings: Sequence[Finding]) -> list[Finding]:
+    """Add doubts to findings about features of errors, which name nothing that can be checked.
+
+    Neurons of a hard class differ by chance more than their test assumes, so they need error-slices; those need more if
+    one class makes most of the errors.
+    """
+    flagged = {finding.audit for finding in findings if finding.flagged}
+    doubts = {}
+    if error_slices.NAME not in flagged:
+        doubts[biased_neurons.NAME] = "A hard class can look like this, and error-slices is not flagged."
+    if biased_neurons.NAME not in flagged and worst_class.NAME in flagged:
+        doubts[error_slices.NAME] = "A hard class can look like this: one class is worse, and no neuron is flagged."
+    return [replace(f, doubt=doubts[f.audit]) if f.flagged and f.audit in doubts else f for f in findings]
+
+
+def _clear_associations(findings: Sequence[Finding]) -> list[Finding]:
+    """Clear properties that predict the label if transplants show that the model does not follow any."""
+    tested = any(f.audit == transplants.NAME and f.p is not None and not f.flagged for f in findings)
+    cleared = []
+    for finding in findings:
+        if tested and finding.flagged and finding.audit == property_association.NAME:
+            title = f"{finding.title}, but the model does not follow it"
+            because = f"{finding.because} Transplants show that the model does not follow any simple property."
+            finding = replace(finding, flagged=False, title=title, because=because, remedy="Nothing to do.")
+        cleared.append(finding)
+    return cleared
 
 
 def _report_stage(progress: Progress | None, number: int, count: int, name: str) -> Progress | None:
@@ -186,12 +269,14 @@ def _collect_notes(context: AuditContext) -> list[str]:
     return notes
 
 
-def _select_splits(data: Splits | Split, part: str) -> tuple[Split, Split | None]:
+def _select_splits(data: Splits | Split, part: str, crossed: bool = False) -> tuple[Split, Split | None]:
+    """Return the split to audit, and train if there is one; ``crossed``: with attribute columns as one attribute."""
+    prepare = attribute_association.cross_columns if crossed else lambda split: split
     if isinstance(data, Split):
-        return data, None
+        return prepare(data), None
     if part not in ("train", "val", "test"):
         raise UnknownNameError("split", part, ("train", "val", "test"))
-    return getattr(data, part), data.train
+    return prepare(getattr(data, part)), prepare(data.train)
 
 
 def _select_auditors(context: AuditContext, only: Sequence[str]) -> list[Auditor]:

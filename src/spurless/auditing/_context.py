@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,13 +14,13 @@ from spurless.core.errors import InputError
 from spurless.core.findings import Finding
 from spurless.core.seeds import Seeds
 from spurless.data.split import Split
+from spurless.data.words import TokenSpelling
 from spurless.models.classifier import Classifier
 from spurless.models.features import compute_logits
 from spurless.train.embed import compute_features
 from spurless.train.run import Run
 
 Needs = Literal["labels", "attributes", "images", "texts", "masks"]
-TokenSpelling: TypeAlias = Callable[[int], str]  # from a token id to the word, or the piece of a word
 
 LEVEL = 0.05  # significance level: false-positive rate per test
 PERMUTATIONS = 499  # number of permutations n; the smallest p-value is 1 / (n + 1)

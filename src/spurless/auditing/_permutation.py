@@ -114,3 +114,20 @@ def best_p_value(statistics: Tensor) -> tuple[float, int]:
     p = (len(statistics) - below).double() / len(statistics)
     best = -p.amin(dim=1)
     return p_value(float(best[0]), best[1:]), int(p[0].argmin())
+
+
+def adjust_p_values(statistics: Tensor) -> Tensor:
+    """Return the p-value of each of several statistics, corrected for their number.
+
+    Every statistic ``(1 + permutations, statistics)``, with the data in the first row, is standardized over all rows.
+    Each one of the data is compared with the largest one of every permutation (Westfall and Young). The smallest
+    p-value that is possible does not depend on the number of statistics, as it does for :func:`best_p_value`.
+
+    Example:
+        >>> adjust_p_values(torch.tensor([[5.0, 1.0], [1.0, 2.0], [2.0, 3.0], [3.0, 1.0]])).tolist()
+        [0.25, 1.0]
+    """
+    values = statistics.double()
+    z = (values - values.mean(dim=0)) / values.std(dim=0).clamp(min=ROUNDING_TOLERANCE)
+    largest = z[1:].amax(dim=1)
+    return (1 + (largest[:, None] >= z[0] - 1e-9).sum(dim=0)).double() / len(z)

@@ -1,15 +1,16 @@
 r"""Attribute association: are label and attribute associated in the training examples?
 
 With the counts :math:`n_{ya}` of label and attribute in the training split (in the audited split if the former is not
-available or hides its attributes), the statistic is Cramér's V of each overlapping attribute separately,
+available or hides its attributes), the statistic is Cramér's V of each attribute column separately,
 
 .. math:: V = \sqrt{\frac{\chi^2 / n}{\min(r, c) - 1}}, \qquad
           \chi^2 = \sum_{ya} \frac{(n_{ya} - n_y n_a / n)^2}{n_y n_a / n} .
 
-Null hypothesis: labels and attributes are independent; attributes are permuted over all examples. The smallest p-value
-of several attributes is compared with the smallest one of each permutation. Severity: the bias-corrected V (Bergsma
-2013) of the named attribute, with a bootstrap interval reflected about the estimate, because a resample adds the same
-bias again. This is *presence*, not use: ``attribute_use`` and ``group_gap`` test the model.
+Null hypothesis: labels and attributes are independent; attributes are permuted over all examples. With several columns
+the standardized V of each is compared with the largest one of every permutation, and the column with the largest V
+among the significant ones is named. Severity: the bias-corrected V (Bergsma 2013) of the named column, with a bootstrap
+interval reflected about the estimate, because a resample adds the same bias again. This is *presence*, not use:
+``attribute_use`` and ``group_gap`` test the model.
 
 Cramér, "Mathematical Methods of Statistics", 1946; Bergsma, "A bias-correction for Cramér's V and Tschuprow's T",
 Journal of the Korean Statistical Society 42, 2013; Westfall and Young, "Resampling-Based Multiple Testing", 1993.
@@ -17,15 +18,16 @@ Journal of the Korean Statistical Society 42, 2013; Westfall and Young, "Resampl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, compress
 
 import torch
 from torch import Tensor
 
 from spurless.auditing._context import AuditContext, make_finding, not_tested, top_rows
 from spurless.auditing._figures import Axis, Series, bars
-from spurless.auditing._permutation import best_p_value, iter_permutations
+from spurless.auditing._permutation import adjust_p_values, iter_permutations
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
 from spurless.core.groups import Groups
@@ -37,13 +39,14 @@ QUESTION = "Are label and attribute associated in the training examples?"
 MIN_EFFECT = 0.1  # smallest V that is flagged: a small effect by Cohen's convention
 N_RESAMPLES = 999
 MAX_BARS = 12  # attribute values in the figure
+MAX_LISTED = 8  # columns in a sentence
 
 
 @dataclass(frozen=True, eq=False)
 class AttributeColumn:
     """One attribute of the examples whose attributes are known."""
 
-    name: str  # name of an overlapping attribute; empty if there is only one
+    name: str  # name of an overlapping attribute or of a crossed column; empty if there is only one
     values: tuple[str, ...]
     a: Tensor  # index of the value, ``(N,)``
 
@@ -56,31 +59,78 @@ class KnownAttributes:
     y: Tensor
     a: Tensor
     groups: Groups
+    name: str = ""  # name of the crossed column, if there is only one of several
 
     @property
     def columns(self) -> tuple[AttributeColumn, ...]:
-        """The attribute (crossed attributes as one), or one binary column per overlapping attribute."""
+        """The attribute, every crossed column, or one binary column per overlapping attribute."""
+        groups = self.groups
         if not len(self.rows):
             return ()
-        if not self.groups.overlap:
-            return (AttributeColumn("", self.groups.attributes, self.groups.encode(torch.zeros_like(self.y), self.a)),)
-        return tuple(
-            AttributeColumn(name, self.groups.column(name).attributes, self.a[:, i])
-            for i, name in enumerate(self.groups.attributes)
-        )
+        if groups.columns:
+            names_and_values = groups.columns
+        elif groups.overlap:
+            names_and_values = tuple((name, groups.column(name).attributes) for name in groups.attributes)
+        else:
+            return (AttributeColumn("", groups.attributes, groups.encode(torch.zeros_like(self.y), self.a)),)
+        return tuple(AttributeColumn(*names_and_values[i], self.a[:, i]) for i in range(len(names_and_values)))
+
+    @property
+    def parts(self) -> tuple[KnownAttributes, ...]:
+        """The same examples once for each crossed column, which is then their only attribute."""
+        if not self.groups.columns:
+            return (self,)
+        labels = self.groups.labels
+        return tuple(replace(self, a=c.a, groups=Groups(labels, c.values), name=c.name) for c in self.columns)
 
 
 def select_known(split: Split) -> KnownAttributes:
-    """Return the examples with known label and attributes, without overlapping attributes that are never known."""
+    """Return the examples with known label and attributes, without columns that are never known."""
     groups, y, a = replace(split.groups, mixed=False), split.y.cpu(), split.a.cpu()
-    if groups.overlap:
-        a = a.reshape(len(a), -1)
-        is_known = (a >= 0).any(dim=0)
-        names = tuple(name for name, known in zip(groups.attributes, is_known.tolist(), strict=True) if known)
-        a, groups = a[:, is_known], replace(groups, attributes=names)
+    if groups.overlap or groups.columns:
+        groups, a = _drop_unknown_columns(groups, a)
     is_complete = groups.known(a) & (y >= 0) if groups.attributes else torch.zeros(len(y), dtype=torch.bool)
     rows = is_complete.nonzero().flatten()
     return KnownAttributes(rows, y[rows], a[rows], groups)
+
+
+def cross_columns(split: Split) -> Split:
+    """Return the same examples with the crossed columns as one attribute; unchanged if there are none."""
+    if not split.groups.columns:
+        return split
+    groups, a = split.groups.cross(split.a)
+    return replace(split, a=a, groups=groups)
+
+
+def choose_column(p: Tensor, effects: Tensor, level: float) -> int:
+    """Return the column to name: the largest effect among the significant ones, or else the smallest p-value.
+
+    Example:
+        >>> choose_column(torch.tensor([0.01, 0.02, 0.5]), torch.tensor([0.1, 0.3, 0.9]), level=0.05)
+        1
+        >>> choose_column(torch.tensor([0.3, 0.2]), torch.tensor([0.9, 0.1]), level=0.05)
+        1
+    """
+    significant = p <= level
+    return int(torch.where(significant, effects, -torch.inf).argmax() if bool(significant.any()) else p.argmin())
+
+
+def describe_columns(names: Sequence[str], what: str, effects: Tensor, p: Tensor) -> tuple[str, dict[str, float]]:
+    """Return a sentence and numbers on all columns, the largest effects first; nothing if there is only one.
+
+    Example:
+        >>> describe_columns(["age", "camera"], "gap", torch.tensor([0.01, 0.3]), torch.tensor([0.5, 0.002]))[0]
+        ' All columns (gap): camera 0.300 (p = 0.002), age 0.010 (p = 0.5).'
+    """
+    if len(names) < 2:
+        return "", {}
+    rows = [(names[i], float(effects[i]), float(p[i])) for i in effects.argsort(descending=True, stable=True).tolist()]
+    listed = ", ".join(f"{name} {effect:.3f} (p = {value:.3g})" for name, effect, value in rows[:MAX_LISTED])
+    more = f", and {len(rows) - MAX_LISTED} more" if len(rows) > MAX_LISTED else ""
+    numbers = {f"{what} of {name}": effect for name, effect, _ in rows} | {
+        f"p of {name}": value for name, _, value in rows
+    }
+    return f" All columns ({what}): {listed}{more}.", numbers
 
 
 def attributes_not_tested(name: str, known: KnownAttributes, why: str, *, shows_use: bool = True) -> Finding:
@@ -103,18 +153,20 @@ def audit_attribute_association(context: AuditContext) -> Finding:
     if not columns or int(known.y.max()) == int(known.y.min()):
         why = "All examples with a known attribute have the same label or the same attribute value."
         return attributes_not_tested(NAME, known, why, shows_use=False)
-    p, which = best_p_value(_compute_statistics(known, columns, context))
-    column = columns[which]
-    counts = _count(known.y, column, known.groups)
-    v = cramers_v(counts, corrected=True)
+    tables = [_count(known.y, column, known.groups) for column in columns]
+    effects = torch.tensor([cramers_v(table, corrected=True) for table in tables], dtype=torch.double)
+    p_values = adjust_p_values(_compute_statistics(known, columns, context))
+    which = choose_column(p_values, effects, context.level)
+    column, counts, p, v = columns[which], tables[which], float(p_values[which]), float(effects[which])
     low, high = _bootstrap(counts, v, context.seeds.generator(NAME, "bootstrap"))
     label, value = divmod(int(_adjusted_residuals(counts).argmax()), len(column.values))
-    pair = f"“{known.groups.labels[label]}” and “{column.values[value]}”"
+    pair = f"“{known.groups.labels[label]}” and “{column.values[value]}”{f' ({column.name})' if column.name else ''}"
+    all_columns, more = describe_columns([c.name for c in columns], "V", effects, p_values)
     flagged = p <= context.level and v >= MIN_EFFECT
     numbers = {
         "cramers_v": v, "low": low, "high": high, "goodman_kruskal": goodman_kruskal(counts),
         "normalised_information": normalised_information(counts), "examples": float(len(known.y)),
-        "from_train": float(where == "the training examples"),
+        "from_train": float(where == "the training examples"), **more,
     }  # fmt: skip
     return make_finding(
         NAME,
@@ -123,7 +175,7 @@ def audit_attribute_association(context: AuditContext) -> Finding:
         f"Label and attribute are hardly associated in {where}",
         f"Cramér's V is {v:.2f} (95 % interval {low:.2f} to {high:.2f}) over {len(known.y):,} of {where}; "
         f"{_describe_cell(counts, label, value, known.groups.labels[label], column.values[value])}; "
-        f"p = {p:.3g} by {context.permutations} permutations; flagged from V = {MIN_EFFECT:g}.",
+        f"p = {p:.3g} by {context.permutations} permutations; flagged from V = {MIN_EFFECT:g}.{all_columns}",
         "A model can learn this association, but need not: see attribute-use for whether it did. Balanced examples, "
         "group-dro or dfr remove the incentive.",
         shows_use=False,
@@ -132,6 +184,19 @@ def audit_attribute_association(context: AuditContext) -> Finding:
         rows=_find_conflicting(context, counts, column.name) if flagged else (),
         items=(_plot(counts, column, known.groups.labels, where),),
     )
+
+
+def _drop_unknown_columns(groups: Groups, a: Tensor) -> tuple[Groups, Tensor]:
+    """Return crossed columns or overlapping attributes without those that are never known."""
+    a = groups.split_columns(a) if groups.columns else a.reshape(len(a), -1)
+    is_known = (a >= 0).any(dim=0)
+    if groups.overlap:
+        groups = replace(groups, attributes=tuple(compress(groups.attributes, is_known.tolist())))
+    elif bool(is_known.any()):
+        groups = Groups.crossed(groups.labels, dict(compress(groups.columns, is_known.tolist())))
+    else:
+        return groups, a
+    return groups, a[:, is_known]
 
 
 def batched_cramers_v(tables: Tensor, corrected: bool = False) -> Tensor:

@@ -8,8 +8,9 @@ predictions that change if every example has the effect of another, randomly cho
           \qquad b_i \ne a_i .
 
 Null hypothesis: given the label, the logits are independent of the attribute; logits are permuted among the examples of
-each label. The smallest p-value of several overlapping attributes is compared with the smallest one of each
-permutation. Severity: :math:`T` minus its mean over permutations (effects in small groups are noisy), at least 0.
+each label. Several attribute columns are tested one by one: the standardized statistic of each is compared with the
+largest one of every permutation, and the column with the largest severity among the significant ones is named.
+Severity: :math:`T` minus its mean over permutations (effects in small groups are noisy), at least 0.
 
 The finding also reports the logit shift (the largest difference in effect between two values, in standard deviations
 within groups), the balanced accuracy of a linear probe for the value at equal label, and how predictions and accuracy
@@ -17,7 +18,8 @@ change if the directions in which the mean features of the values differ are pro
 directions of the same variance.
 
 Limits: the attribute may be part of the meaning of the label, or correlated with something that the model rightly uses.
-Effects that differ between labels are averaged. Two values without a common label cannot be compared.
+Effects that differ between labels are averaged. Two values without a common label cannot be compared. A column that is
+correlated with a used one, at equal label, follows predictions as well. Examples need a known value of every column.
 
 Related: Ravfogel et al., "Null It Out", ACL 2020, for removal; Elazar et al., "Amnesic Probing", TACL 2021, for use
 against presence and for random directions.
@@ -33,15 +35,18 @@ from torch import Tensor
 
 from spurless.auditing._context import AuditContext, make_finding, top_rows
 from spurless.auditing._figures import Axis, Series, bars
-from spurless.auditing._permutation import best_p_value, iter_permutations, p_value
+from spurless.auditing._permutation import adjust_p_values, iter_permutations, p_value
 from spurless.auditing.attribute_association import (
     AttributeColumn,
     KnownAttributes,
     attributes_not_tested,
+    choose_column,
+    describe_columns,
     select_known,
 )
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
+from spurless.core.groups import Groups
 from spurless.metrics.groupwise import group_table
 from spurless.metrics.intervals import wilson_intervals
 from spurless.models.features import compute_logits
@@ -94,31 +99,35 @@ def audit_attribute_use(context: AuditContext) -> Finding:
     means = _label_means(logits, known.y, len(known.groups.labels))[known.y]
     centred = logits - means
     flips, shifts = _compute_statistics(known, switches, centred, means, context)
-    p, which = best_p_value(flips)
+    p_values, effects = adjust_p_values(flips), flips[0] - flips[1:].mean(dim=0)
+    which = choose_column(p_values, effects, context.level)
     switch, observed, chance = switches[which], float(flips[0, which]), float(flips[1:, which].mean())
-    severity = observed - chance
+    p, severity = float(p_values[which]), observed - chance
     flagged = p <= context.level and severity >= MIN_EFFECT
     effect, deviation = switch.effects(centred[switch.keep])
     value, target = divmod(int((effect / deviation.clamp(min=EPSILON)).argmax()), effect.shape[1])
     n, rows = len(switch.a), known.rows[switch.keep]
     low, high = (float(bound) for bound in wilson_intervals(round(observed * n), n))
+    name, names = switch.column.name, [part.column.name for part in switches]
+    all_columns, more = describe_columns(names, "flips above chance", effects, p_values)
     numbers = {
         "flips": observed, "low": low, "high": high, "flips_by_chance": chance, "examples": float(n),
         "logit_shift": float(shifts[0, which]),
         "logit_shift_p": p_value(float(shifts[0, which]), shifts[1:, which]),
         **fit_probe(context.features[rows], context.y[rows], switch),
-        **_remove_directions(context, known, switch),
+        **_remove_directions(context, known, switch), **more,
     }  # fmt: skip
     labels = [*known.groups.labels, *(f"class {k}" for k in range(len(known.groups.labels), effect.shape[1]))]
     return make_finding(
         NAME,
         (p, severity, flagged),
-        f"Predictions follow the attribute: “{switch.values[value]}” raises the logit of “{labels[target]}”",
+        f"Predictions follow the attribute{f' “{name}”' if name else ''}: “{switch.values[value]}” raises the logit of "
+        f"“{labels[target]}”",
         "Predictions hardly follow the attribute",
-        _describe(numbers, p, context.permutations),
+        _describe(numbers, p, context.permutations) + all_columns,
         "Retrain the head on examples balanced over groups (dfr), train with group-dro if training has attributes, "
         "or suppress the features that carry it (neurontune); use masktune if it is a visible region of images.",
-        shortcut=switch.column.name or switch.values[value],
+        shortcut=name or switch.values[value],
         numbers=numbers,
         rows=_find_errors(context, rows, switch, effect),
         items=(_plot(effect, switch.values, labels),),
@@ -219,8 +228,10 @@ def _remove_directions(context: AuditContext, known: KnownAttributes, switch: At
         other = (centred @ random.T).norm(dim=0)
         scale = torch.where(other > EPSILON, spread / other.clamp(min=EPSILON), 0.0)  # the attribute's variance
         flips += float((predict_without(random, scale) != before).double().mean()) / N_RANDOM
-    y, a = known.y[switch.keep], known.a[switch.keep]
-    old, new = (group_table(predicted, y, a, known.groups) for predicted in (before, after))
+    y, a, groups = known.y[switch.keep], known.a[switch.keep], known.groups
+    if groups.columns:
+        a, groups = switch.column.a[switch.keep], Groups(groups.labels, switch.column.values)
+    old, new = (group_table(predicted, y, a, groups) for predicted in (before, after))
     return {
         "directions": float(len(axes)),
         "removal_flips": float((after != before).double().mean()),

@@ -14,8 +14,9 @@ finding names the gap with the largest lower end of its 95 % interval (Newcombe'
 hurts, or because a label is lost without it. Severity: that lower end, at least 0.
 
 Limits: a group may be harder without any shortcut. The p-value is for all groups together. A gap chosen for its size is
-somewhat overestimated in small groups. Crossed attributes form groups of all combinations; overlapping ones are tested
-one by one.
+somewhat overestimated in small groups. Each of several attribute columns has its own groups and its own two statistics;
+the better one of a column is compared with the largest standardized one of every permutation. The column with the
+largest gap among the significant ones is named.
 
 Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17, 1998,
 method 10; Sagawa et al., "Distributionally Robust Neural Networks for Group Shifts", ICLR 2020, for the worst group.
@@ -30,8 +31,14 @@ from torch import Tensor
 
 from spurless.auditing._context import AuditContext, format_fraction, make_finding, top_rows
 from spurless.auditing._figures import Axis, Series, bars
-from spurless.auditing._permutation import best_p_value, iter_permutations
-from spurless.auditing.attribute_association import KnownAttributes, attributes_not_tested, select_known
+from spurless.auditing._permutation import adjust_p_values, best_p_value, iter_permutations
+from spurless.auditing.attribute_association import (
+    KnownAttributes,
+    attributes_not_tested,
+    choose_column,
+    describe_columns,
+    select_known,
+)
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
 from spurless.metrics.groupwise import GroupTable, group_table
@@ -97,34 +104,43 @@ def audit_group_gap(context: AuditContext) -> Finding:
     """Return the group with the largest gap to the other examples of its label."""
     known = select_known(context.split)
     incorrect = context.incorrect[known.rows]
-    counts = _count_groups(known, incorrect)
-    if not bool(counts.testable.any()):
+    columns = [
+        (part, counts) for part in known.parts if bool((counts := _count_groups(part, incorrect)).testable.any())
+    ]
+    if not columns:
         why = "No label has more than one attribute value and both errors and correct predictions."
         return attributes_not_tested(NAME, known, why, shows_use=False)
-    p, _ = best_p_value(_compute_statistics(known, counts, incorrect, context))
-    gap = _find_largest_gap(known, counts, incorrect)
+    gaps = [_find_largest_gap(part, counts, incorrect) for part, counts in columns]
+    p_values = _test_columns([_compute_statistics(part, counts, incorrect, context) for part, counts in columns])
+    lower_ends = torch.tensor([gap.interval[0] for gap in gaps], dtype=torch.double)
+    which = choose_column(p_values, lower_ends, context.level)
+    (known, counts), gap, p = columns[which], gaps[which], float(p_values[which])
+    all_columns, more = describe_columns(
+        [part.name for part, _ in columns], "lower end of the gap", lower_ends, p_values
+    )
     table = group_table(context.predicted[known.rows], known.y, known.a, known.groups)
     low, high = gap.interval
     flagged = p <= context.level and low >= MIN_EFFECT
     sides = ("with", "without") if gap.hurts else ("without", "with")
     numbers = {
         "gap": gap.size, "low": low, "high": high, "resolution": gap.resolution, "average": table.average,
-        "worst_group": table.worst[0], "gap_to_average": table.gap, "worst_group_resolution": table.resolution,
+        "worst_group": table.worst[0], "gap_to_average": table.gap, "worst_group_resolution": table.resolution, **more,
     }  # fmt: skip
     return make_finding(
         NAME,
         (p, low, flagged),
-        f"“{gap.label}” is more often incorrect {sides[0]} “{gap.value}”",
+        f"“{gap.label}” is more often incorrect {sides[0]} “{gap.value}”{f' ({known.name})' if known.name else ''}",
         "No group is much worse than the others of its label",
         f"The accuracy of “{gap.label}” {sides[0]} “{gap.value}” is {format_fraction(*gap.worse)}, {sides[1]} it "
         f"{format_fraction(*gap.better)}: a gap of {100 * gap.size:.1f} points (95 % interval {100 * low:.1f} to "
         f"{100 * high:.1f}; one example is worth {100 * gap.resolution:.1f}); p = {p:.3g} by {context.permutations} "
         f"permutations; flagged if the lower end is {100 * MIN_EFFECT:g} or more. The average accuracy is "
-        f"{100 * table.average:.1f} %, that of the worst group “{table.worst[1]}” {100 * table.worst[0]:.1f} %.",
+        f"{100 * table.average:.1f} %, that of the worst group “{table.worst[1]}” {100 * table.worst[0]:.1f} %."
+        + all_columns,
         "Train for the worst group: group-dro if training has attributes, dfr if only some held-out examples do, "
         "neurontune without any; or collect more examples of that group.",
         shows_use=False,  # a group may be hard without a shortcut; attribute-use tests use
-        shortcut=gap.value,
+        shortcut=known.name or gap.value,
         numbers=numbers,
         rows=_find_errors(context, known, counts, gap),
         items=(_plot(table),),
@@ -150,6 +166,13 @@ def _compute_statistics(
     errors += [incorrect[rows].float() @ member for rows in permutations]
     z = counts.deviations(torch.cat(errors).double())
     return torch.stack([z.abs().amax(dim=1), (z**2).sum(dim=1)], dim=1)
+
+
+def _test_columns(statistics: list[Tensor]) -> Tensor:
+    """Return the p-value of every column, corrected for the two statistics of each and for the number of columns."""
+    if len(statistics) == 1:
+        return torch.tensor([best_p_value(statistics[0])[0]], dtype=torch.double)
+    return adjust_p_values(torch.cat(statistics, dim=1)).reshape(-1, 2).amin(dim=1)
 
 
 def _find_largest_gap(known: KnownAttributes, counts: _GroupCounts, incorrect: Tensor) -> Gap:

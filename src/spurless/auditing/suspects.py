@@ -36,11 +36,11 @@ from spurless.auditing._residuals import (
     stratify_predictions,
     why_not_testable,
 )
-from spurless.auditing.tokens import decode_text
 from spurless.core.figures import Figure, Picture
 from spurless.core.findings import Finding, Suspect
 from spurless.core.groups import Groups
 from spurless.data.split import Split
+from spurless.data.words import decode_text
 from spurless.explain.overlays import has_images, make_thumbnails
 from spurless.metrics.groupwise import group_table
 from spurless.metrics.intervals import wilson_intervals

@@ -30,6 +30,9 @@ def audit(
     only: list[str] = cli.param(
         list, AUDITS, "Run only this audit (see: spurless ls audits); repeat for more.", metavar="NAME"
     ),
+    crossed: bool = cli.param(
+        False, AUDITS, "Test the combinations of several attribute columns instead of every column on its own."
+    ),
     masks: Path | None = cli.param(
         None, AUDITS, "Foreground masks of the split, (N, height, width), to swap backgrounds.", metavar="NPY"
     ),
@@ -72,6 +75,7 @@ def audit(
             splits,
             part=part,
             only=only,
+            crossed=crossed,
             masks=None if masks is None else _load_masks(masks),
             seed=seed,
             permutations=permutations,

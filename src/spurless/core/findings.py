@@ -25,6 +25,8 @@ class Finding:
     remedy: str  # what to do about it
     shows_use: bool = True
     """whether the audit tests that the model uses something, not only that the data contain it or a class is hard"""
+    doubt: str = ""
+    """why a flagged finding of use is suspicious at most, as a sentence; empty if it can be confirmed"""
     shortcut: str | None = None
     """what the model relies on, if the audit can name it: an attribute, an image property, a word, a neuron"""
     numbers: Mapping[str, float] = field(default_factory=dict)  # all numbers, by name
@@ -64,6 +66,8 @@ class Audit:
     level: float = 0.05  # significance level
     chance_level_reason: str | None = None
     """a sentence on why the model is at chance level; None if it is better than chance"""
+    gaps: tuple[str, ...] = ()
+    """why these examples could not have shown a shortcut, a sentence each, with what to collect; empty if they could"""
 
     @property
     def flagged(self) -> tuple[Finding, ...]:
@@ -73,6 +77,8 @@ class Audit:
     @property
     def confirmed(self) -> tuple[Finding, ...]:
         """Flagged findings of use that stay significant after correction for multiple tests (Holm 1979).
+
+        A finding with a ``doubt`` is not confirmed.
 
         Example:
             >>> from dataclasses import replace
@@ -85,7 +91,7 @@ class Audit:
         for rank, finding in enumerate(tested):
             if (finding.p or 0.0) * (len(tested) - rank) > self.level:
                 break
-            confirmed += [finding] if finding.flagged else []
+            confirmed += [finding] if finding.flagged and not finding.doubt else []
         return tuple(sorted(confirmed, key=lambda finding: -finding.severity))
 
     @property
@@ -94,12 +100,14 @@ class Audit:
 
         * ``shortcut``: at least one finding is confirmed.
         * ``suspicious``: something is flagged, but nothing is confirmed.
-        * ``none-found``: use was tested, and nothing is flagged.
-        * ``inconclusive``: use could not be tested: for example, the model makes no errors or is at chance level.
+        * ``none-found``: use was tested, nothing is flagged, and the examples could have shown a shortcut.
+        * ``inconclusive``: use could not be tested, the model is at chance level, or the examples have ``gaps``: they
+          may be as biased as the training data.
 
         Example:
-            >>> Audit((Finding("a", "", 0.0, False, None, "", ""),)).verdict
-            'inconclusive'
+            >>> finding = Finding("a", "", 0.0, False, 0.5, "", "")
+            >>> Audit((finding,)).verdict, Audit((finding,), gaps=("The model makes 2 errors.",)).verdict
+            ('none-found', 'inconclusive')
         """
         if self.confirmed:
             return "shortcut"
@@ -108,4 +116,4 @@ class Audit:
         if self.flagged:
             return "suspicious"
         is_tested = any(finding.shows_use and finding.p is not None for finding in self.findings)
-        return "none-found" if is_tested else "inconclusive"
+        return "none-found" if is_tested and not self.gaps else "inconclusive"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -32,7 +32,8 @@ class Groups:
 
     labels: tuple[str, ...]
     attributes: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = ()  # number of values of each crossed column; empty for a single attribute
+    columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Name and values of each crossed column; empty for a single attribute. Fingerprints do not include them."""
     overlap: bool = False
     mixed: bool = False  # whether groups are domains: attribute values that mix labels
 
@@ -48,7 +49,7 @@ class Groups:
             'yes, m & young'
         """
         values = tuple(" & ".join(combination) for combination in product(*columns.values()))
-        return cls(labels, values, tuple(len(v) for v in columns.values()))
+        return cls(labels, values, tuple(columns.items()))
 
     @classmethod
     def overlapping(cls, labels: tuple[str, ...], attributes: tuple[str, ...]) -> Groups:
@@ -65,6 +66,11 @@ class Groups:
             (tensor([1, 1]), ('dialect A', 'dialect B'))
         """
         return cls(labels, names, mixed=True)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of values of each crossed column; empty for a single attribute."""
+        return tuple(len(values) for _, values in self.columns)
 
     def __len__(self) -> int:
         return len(self.attributes) if self.mixed else len(self.labels) * max(len(self.attributes), 1)
@@ -151,6 +157,28 @@ class Groups:
         if attribute not in self.attributes or not self.overlap:
             raise InputError(f"unknown overlapping attribute {attribute!r}", expected=", ".join(self.attributes))
         return Groups(self.labels, (f"not {attribute}", attribute))
+
+    def cross(self, a: Tensor) -> tuple[Groups, Tensor]:
+        """Return the same groups with the crossed columns as one attribute, and its value for each example.
+
+        Example:
+            >>> faces = Groups.crossed(("no", "yes"), {"gender": ("f", "m"), "age": ("young", "old")})
+            >>> groups, a = faces.cross(torch.tensor([[1, 0], [1, -1]]))
+            >>> groups.columns, a
+            ((), tensor([ 2, -1]))
+        """
+        return replace(self, columns=()), torch.where(self.known(a), self._attribute_index(a), -1)
+
+    def split_columns(self, a: Tensor) -> Tensor:
+        """Return the value of every crossed column, ``(N, columns)``, also if ``a`` is crossed already."""
+        if a.dim() == 2 and a.shape[1] == len(self.columns):
+            return a
+        known, values = self.known(a), []
+        index = self._attribute_index(a)
+        for size in reversed(self.sizes):  # the last column varies fastest
+            values.append(torch.where(known, index % size, -1))
+            index = torch.div(index, size, rounding_mode="floor")
+        return torch.stack(values[::-1], dim=1)
 
     def _attribute_index(self, a: Tensor) -> Tensor:
         """Return the number of the attribute value; crossed columns are combined, the last one varies fastest."""

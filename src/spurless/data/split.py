@@ -197,7 +197,7 @@ class Split:
     def prepare(self, x: Input, training: bool = False) -> Input:
         """Convert a raw batch to model input: augment (training only), transform, float."""
         if not isinstance(x, Tensor):
-            return x
+            return cast(Any, self.augment)(x) if training and self.augment is not None else x
         if training and self.augment is not None:
             x = self.augment(x)
         if self.transform is not None:

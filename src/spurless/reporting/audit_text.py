@@ -36,7 +36,7 @@ STATES: Mapping[State, str] = {
 """labels of the states, in the order of the page"""
 STATE_MEANINGS: Mapping[State, str] = {
     "confirmed": "The model uses it: significant after correction for the number of tests.",
-    "unsure": "Significant, but not after correction for the number of tests.",
+    "unsure": "Significant, but not confirmed: not after correction for the number of tests, or because of a doubt.",
     "present": "It is in the data, or a class is hard; this does not show that the model uses it.",
     "small": "Significant, but too small to matter in practice.",
     "chance": "Chance alone explains it.",
@@ -101,6 +101,7 @@ def audit_json(audit: Audit) -> str:
         "headline": summarize_audit(audit).headline,
         "level": audit.level,
         "guesses": audit.chance_level_reason,
+        "gaps": audit.gaps,
         "findings": [_finding(finding, any(c is finding for c in confirmed)) for finding in audit.findings],
         "suspects": [_suspect(suspect) for suspect in audit.suspects],
         "facts": audit.facts,
@@ -154,7 +155,9 @@ def _shortcut(audit: Audit) -> AuditSummary:
 def _suspicious(audit: Audit) -> AuditSummary:
     first = max(audit.flagged, key=lambda finding: (finding.shows_use, finding.severity))
     use = sum(finding.shows_use and finding.p is not None for finding in audit.findings)
-    if first.shows_use:
+    if first.doubt:
+        sure = first.doubt
+    elif first.shows_use:
         sure = f"By itself it is significant, but not after correction for {format_count(use, 'test')}."
     else:
         sure = "It is in the data, or a class is hard; this does not show that the model uses it."
@@ -188,6 +191,16 @@ def _inconclusive(audit: Audit) -> AuditSummary:
             "the model does not know.",
             "Train it first, or check that weights, class order and preprocessing are those of its training.",
         )
+    n_tests = sum(finding.shows_use and finding.p is not None for finding in audit.findings)
+    if n_tests and audit.gaps:
+        return AuditSummary(
+            "inconclusive",
+            "No shortcut was found, but these examples cannot rule one out.",
+            clean_name(audit.gaps[0], MAX_SENTENCE),
+            f"{format_count(n_tests, 'test')} of use found nothing. This is neither a good nor a bad sign.",
+            " ".join(clean_name(gap, MAX_SENTENCE) for gap in audit.gaps[1:])
+            or "Add held-out examples in which the suspected shortcut does not hold, and attributes if you know them.",
+        )
     return AuditSummary(
         "inconclusive",
         "This audit is inconclusive.",
@@ -211,7 +224,7 @@ def _format_chance(p: float) -> str:
 
 
 def _finding(finding: Finding, confirmed: bool) -> dict[str, Any]:
-    keys = ("audit", "title", "severity", "flagged", "p", "because", "remedy", "shows_use", "shortcut")
+    keys = ("audit", "title", "severity", "flagged", "p", "because", "remedy", "shows_use", "doubt", "shortcut")
     fields = {key: getattr(finding, key) for key in keys}
     return fields | {"confirmed": confirmed, "numbers": finding.numbers, "rows": finding.rows}
 
@@ -274,7 +287,7 @@ def finding_cards(audit: Audit, linked_rows: set[int], prefix: str = "finding") 
         card: dict[str, Any] = {
             "state_label": STATES[state],
             "title": clean_name(finding.title, 300),
-            "because": clean_name(finding.because, MAX_CARD_TEXT),
+            "because": clean_name(f"{finding.because} {finding.doubt}".strip(), MAX_CARD_TEXT),
             "remedy": clean_name(finding.remedy, MAX_CARD_TEXT),
             "shortcut": clean_name(finding.shortcut, 120) if finding.shortcut else "",
             "rows": [(row, row in linked_rows) for row in finding.rows[:MAX_ROWS]],
@@ -352,7 +365,8 @@ def read_audit(path: Path | str) -> Audit:
         findings = tuple(_read_finding(row) for row in content["findings"])
         suspects = tuple(Suspect(**row) for row in content["suspects"])
         limits, level = tuple(map(str, content["limits"])), float(content["level"])
-        return Audit(findings, suspects, dict(content["facts"]), limits, level, content.get("guesses"))
+        gaps = tuple(map(str, content.get("gaps", ())))
+        return Audit(findings, suspects, dict(content["facts"]), limits, level, content.get("guesses"), gaps)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _error(path, f"the audit is incomplete: {error}") from None
 

@@ -160,7 +160,7 @@ def _attribute_groups(labels: tuple[str, ...], a: Tensor, attributes: Names | No
     if a.dim() == 1:
         return name_groups(labels, {"attribute": _resolve_names(attributes, a, "attribute")})
     if attributes is None:
-        attributes = {str(k): tuple(map(str, range(int(a[:, k].max()) + 1))) for k in range(a.shape[1])}
+        attributes = {f"attribute {k}": tuple(map(str, range(int(a[:, k].max()) + 1))) for k in range(a.shape[1])}
     if not isinstance(attributes, Mapping):
         what = "several attribute columns need a mapping from column to names"
         raise InputError(what, got=repr(attributes), hint="Pass overlapping=True if each column is a 0/1 attribute.")

@@ -138,13 +138,23 @@ def encode_hashed(
         [0, 0, 0, 0, 0, 1, 1, 1]
     """
     for i, text in enumerate(texts):
-        first = [hash_word(word) for word in _WORD.findall(text.lower())]
-        second = [] if pairs is None else [hash_word(word) for word in _WORD.findall(pairs[i].lower())]
+        first = [hash_word(word) for word in split_words(text)]
+        second = [] if pairs is None else [hash_word(word) for word in split_words(pairs[i])]
         n_special = 2 if pairs is None else 3
         while len(first) + len(second) > max_length - n_special:  # of a pair, the longer text is truncated first
             (first if len(first) > len(second) else second).pop()
         ids = [START, *first, END] + ([] if pairs is None else [*second, END])
         yield ids, [0] * (len(first) + 2) + [1] * (len(ids) - len(first) - 2)
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words and punctuation marks of a text, in lower case.
+
+    Example:
+        >>> split_words("Don't, he wrote.")
+        ["don't", ',', 'he', 'wrote', '.']
+    """
+    return _WORD.findall(text.lower())
 
 
 @lru_cache(maxsize=2**16)
