@@ -47,6 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "avp": PRUNE,
     "random-prune": PRUNE,
     "magnitude-prune": PRUNE,
+    "transplant": {"properties": ("feature 1",), "epochs": 2},
     "dcwp": {"mining": {"steps": 4, "batch_size": 16}, "lr": 0.1, **MASK},
 }
 """Options that make a run short. A method without an entry runs with its first preset and the settings of ``PROTOCOL``:

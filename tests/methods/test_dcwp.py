@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from spurless.core.errors import InputError, SpurlessWarning
+from spurless.core.seeds import Seeds
 from spurless.data import load
 from spurless.data.loader import Loader, Order
 from spurless.data.mined import MinedExamples, data_fingerprint
@@ -23,7 +24,8 @@ from spurless.methods._alignment import alignment
 from spurless.methods._learn_mask import finish_pruning, learn_mask
 from spurless.methods._mining import MINING_COLORED_MNIST, MiningConfig, mine_conflicting
 from spurless.methods.dcwp import DCWP, DCWPConfig, debiased_loss, equation_14
-from spurless.models import Classifier, build
+from spurless.models import Classifier, build, wrap
+from spurless.models.initial_weights import reset_parameters
 from spurless.models.pruning.masks import get_weight_masks, is_pruned
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
@@ -219,14 +221,62 @@ def test_an_odd_list_is_warned_of_each_time(digits: Splits) -> None:
             run(digits, mining={"how": "early", "steps": 1, "lr": 1e-6})
 
 
-def test_a_trained_model_needs_a_list(digits: Splits, erm: Classifier, listed: str) -> None:
-    with pytest.raises(InputError, match=r"trained model was passed.*Pass an untrained model, or mined=PATH"):
-        run(digits, erm)
+def test_a_trained_model_is_mined_from_new_initial_weights_and_pruned_itself(
+    digits: Splits, erm: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Classifier] = {}
+
+    def mined(model: Classifier, train: Split, a_run: Run, config: MiningConfig) -> MinedExamples:
+        seen["mined"] = model
+        return mine_conflicting(model, train, a_run, config)
+
+    def learned(model: Classifier, *rest: Any) -> Any:
+        seen["pruned"] = deepcopy(model)
+        return learn_mask(model, *rest)
+
+    monkeypatch.setattr("spurless.methods._mining.mine_conflicting", mined)
+    monkeypatch.setattr(dcwp, "learn_mask", learned)
+    with pytest.warns(SpurlessWarning, match="mining starts from a copy whose layers are initialised again") as caught:
+        fitted = run(digits, erm, seed=3)
+    initial = reset_parameters(erm, Seeds(3).generator("mine", "initial"))
+    assert torch.equal(weights(seen["mined"]), weights(initial))
+    assert torch.equal(weights(seen["pruned"]), weights(erm))
+    assert fitted.explanation.mined.quality(digits.train).recall > 0.5
+    assert {"erm", "mine"} & {row["stage"] for row in fitted.record.history} == {"mine"}
+    (message,) = (str(w.message) for w in caught if "initialised again" in str(w.message))
+    assert message in fitted.record.warnings
+    assert "wrap(model, trained=False)" in message
+
+
+class Shifted(nn.Module):
+    """A backbone with a parameter that no layer resets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.shift).flatten(1)
+
+
+def test_a_model_that_cannot_be_reset_is_refused_unless_its_weights_are_the_initial_ones(digits: Splits) -> None:
+    module = Classifier(Shifted(), nn.Linear(3 * 16 * 16, 10), trained=True)
+    refused = r"no layer resets backbone\.shift\. Pass the untrained model.*wrap\(model, trained=False\)"
+    with pytest.raises(InputError, match=refused):
+        run(digits, module)
+    untrained = wrap(module.unwrap(), trained=False)
+    assert "mine" in run(digits, untrained).record.seconds
+
+
+def test_a_list_of_other_data_and_unknown_initial_weights_are_refused(
+    digits: Splits, erm: Classifier, listed: str
+) -> None:
     other = few(load("colored-digits", conflicting=0.1, size=16, seed=1))
     with pytest.raises(InputError, match="the examples were mined from other data"):
         run(other, mined=listed)
-    with pytest.raises(InputError, match="the initial weights are unknown"):
-        run(digits, erm, mined=listed, reset=True)
+    for path in (listed, None):
+        with pytest.raises(InputError, match=r"the initial weights are unknown.*wrap\(model, trained=False\)"):
+            make_method("dcwp", mined=path, reset=True).check(erm, digits)  # type: ignore[attr-defined]  # before mining
 
 
 def test_every_row_of_table_2_can_be_asked_for(digits: Splits, listed: str) -> None:

@@ -225,8 +225,8 @@ def test_a_list_of_nothing_or_of_most_is_a_warning() -> None:
         ({"tau": 1.5}, "mining's tau must be above 0 and at most 1"),
         ({"peers": 3, "how": "ensemble"}, "1 or 2 peers"),
         ({"peers": 2}, "only the ensemble has peers"),
-        ({"decay_steps": 3, "steps": None}, "decay_steps must be at least 1, and is for gce and early"),
-        ({"decay_steps": 3, "how": "ensemble"}, "decay_steps must be at least 1, and is for gce and early"),
+        ({"decay_steps": 3, "steps": None}, "decay_steps must be at least 1, and needs how='gce' or 'early'"),
+        ({"decay_steps": 3, "how": "ensemble"}, "decay_steps must be at least 1, and needs how='gce' or 'early'"),
         ({"lr": 0.0}, "lr must be a positive number"),
     ],
 )

@@ -44,9 +44,23 @@ from spurless.methods.randmask import RandMask
 from spurless.methods.rebias import ReBias
 from spurless.methods.selectivenet import SelectiveNet
 from spurless.methods.self_finetuning import Self
+from spurless.methods.transplant import TransplantTraining
 
 _FROM_SCRATCH = (ERM, Focal, ClassReweight, ClassResample, ClassSubsample, CVaRDRO, JTT, LfF, DisEnt, ReBias, RandMask)
-_REPAIRS = (MaskTune, MRM, DCWP, AVP, RandomPrune, MagnitudePrune, ClassBalancedHead, AFR, Self, JTTHead, NeuronTune)
+_REPAIRS = (
+    MaskTune,
+    MRM,
+    DCWP,
+    AVP,
+    RandomPrune,
+    MagnitudePrune,
+    ClassBalancedHead,
+    AFR,
+    Self,
+    JTTHead,
+    NeuronTune,
+    TransplantTraining,
+)
 _WITH_ATTRIBUTES = (ERMLossRatio, GroupReweight, GroupResample, GroupSubsample, GroupDRO, GreedyDRO, GCDRO, EnD, DFR)
 _SELECTIVE = (SelectiveNet, DeepGamblers, OneSided)
 _ALL: tuple[type[Method], ...] = (*_FROM_SCRATCH, *_REPAIRS, *_WITH_ATTRIBUTES, *_SELECTIVE)

@@ -22,6 +22,8 @@ Deviations:
     * If a batch has no example to learn from, the loss of one network is 0; in DCWP's code it is NaN.
     * The second peer's layers are initialised again by PyTorch's defaults, whatever initialised the first. A network
       that was trained on other data would lose that training: mine with one network then, as DCWP does.
+    * If the given model is trained already, mining starts from a copy whose layers are initialised again, see
+      :func:`spurless.models.initial_weights.reset_parameters`, and there is a warning.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from spurless.data.mined import MinedExamples, data_fingerprint
 from spurless.data.split import Batch, Split
 from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
+from spurless.models.initial_weights import reset_parameters
 from spurless.models.wrapping import wrap
 from spurless.train.config import Optimiser, Schedule, TrainConfig
 from spurless.train.evaluate import logits
@@ -83,12 +86,12 @@ class MiningConfig:
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(f"mining's {name} must be above 0 and at most 1", got=getattr(self, name))
         if self.peers not in (1, 2) or self.ascent < 0:
-            raise InputError("mining has 1 or 2 peers and an ascent of at least 0", got=(self.peers, self.ascent))
+            raise InputError("mining needs 1 or 2 peers and an ascent of at least 0", got=(self.peers, self.ascent))
         if self.how != "ensemble" and self.peers == 2:
             raise InputError("only the ensemble has peers", got=f"how {self.how!r}", hint="Use how='ensemble'.")
         if self.decay_steps is not None and (self.steps is None or self.how == "ensemble" or self.decay_steps < 1):
             raise InputError(
-                "mining's decay_steps must be at least 1, and is for gce and early with a number of steps",
+                "mining's decay_steps must be at least 1, and needs how='gce' or 'early' and a number of steps",
                 got=(self.how, self.steps, self.decay_steps),
             )
         _ = self.train  # raises now if a field is out of range
@@ -114,20 +117,34 @@ MINING_DIGITS = MiningConfig("gce", lr=0.01, steps=100, batch_size=64)
 """For colored-digits and small-cnn: of eleven settings, the best list by the train attributes of seeds 10 and 11."""
 
 
-def mined_examples(train: Split, run: Run, config: MiningConfig, path: str | None = None) -> MinedExamples:
-    """Return the mined list saved at ``path``, or mine with the run's untrained model, and record a summary."""
+def mined_examples(
+    model: Classifier, train: Split, run: Run, config: MiningConfig, path: str | None = None
+) -> MinedExamples:
+    """Return the mined list saved at ``path``, or mine with the run's untrained model, and record a summary.
+
+    If the given ``model`` was trained elsewhere, mining starts from a copy whose layers are initialised again.
+    """
     if path is not None:
         mined = MinedExamples.load(path)
         mined.check(train)
-    elif run.make_untrained is None:
-        raise InputError(
-            "mining begins with an untrained model, but a trained model was passed",
-            hint="Pass an untrained model, or mined=PATH, a list that MinedExamples.save wrote.",
-        )
     else:
-        mined = _mine_cached(wrap(run.make_untrained()), train, run, config)
+        untrained = _reset_trained(model, run) if run.make_untrained is None else wrap(run.make_untrained())
+        mined = _mine_cached(untrained, train, run, config)
     run.add_history({"stage": "mined", "found": mined.summary()}, track=False)
     return mined
+
+
+def _reset_trained(model: Classifier, run: Run) -> Classifier:
+    """Return a trained model with new initial weights, and warn."""
+    untrained = reset_parameters(model, run.seeds.generator("mine", "initial"))
+    warnings.warn(
+        "The given model is trained already, so mining starts from a copy whose layers are initialised again by "
+        "PyTorch's defaults. Pretrained weights are lost in this copy: if the backbone is pretrained, pass the model "
+        "as it was before training, wrap(model, trained=False).",
+        SpurlessWarning,
+        stacklevel=4,
+    )
+    return untrained
 
 
 def mine_conflicting(

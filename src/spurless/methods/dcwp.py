@@ -34,6 +34,8 @@ Deviations:
     * If a criterion is named, it selects the epoch of the retraining on validation; the authors evaluate on the split
       that they report. The mask is the last one in any case.
     * With several processes, pairs for the alignment are those of each process's part of a batch.
+    * A model that is trained already is the starting point in place of ERM; the biased network then starts from a copy
+      whose layers are initialised again.
 """
 
 from __future__ import annotations
@@ -116,7 +118,6 @@ class DCWP(ConfiguredMethod[DCWPConfig]):
         "prune weights that bias-conflicting examples do not need, then retrain with those examples upweighted",
         start="trained",
         title="DCWP",
-        fix="never",  # mining needs the untrained model
     )
     presets: ClassVar[Mapping[str, DCWPConfig]] = {
         "colored-mnist-0.5": DCWPConfig(),
@@ -151,13 +152,13 @@ class DCWP(ConfiguredMethod[DCWPConfig]):
         """Raise if weights cannot be pruned or, for ``reset``, if the initial weights are unknown."""
         if self.config.mask:
             check_prunable_model(model, data)
-        if self.config.reset and self.config.mined is not None:  # mining raises by itself without an untrained model
+        if self.config.reset:
             check_resettable(model)
 
     def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
         """Mine, learn a mask, prune and retrain; ERM trained the given model."""
         config, train = self.config, data.train
-        mined = mined_examples(train, run, config.mining, config.mined)
+        mined = mined_examples(model, train, run, config.mining, config.mined)
 
         snapshots: tuple[MaskSnapshot, ...] = ()
         pruned: Classifier | None = None

@@ -6,6 +6,11 @@ ICLR 2023, arXiv:2204.02937, section 6 (DFR-val, with the l1 penalty of appendix
 Half of the validation split selects the strength C of the penalty by worst-group accuracy; then ``refits`` models are
 fitted on group-balanced subsets of the whole validation split, and their coefficients are averaged.
 
+With ``balance="weight"`` no example is left out: one regression is fitted on the whole validation split, with weights
+that give every group the same total, and an l2 penalty. Its strength is selected by cross-validation on the same
+examples, with folds stratified by group: by the worst group's accuracy, then the mean of the groups, then the stronger
+penalty. This is not in the paper.
+
 Deviations:
     * scikit-learn's liblinear has no multinomial loss, so for more than two classes the penalty is l1 with the saga
       solver; the paper's datasets with more classes use the same estimator one-vs-rest.
@@ -20,7 +25,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +33,7 @@ from torch import Tensor, nn
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.loader import subsampled_order
-from spurless.data.split import Splits
+from spurless.data.split import Split, Splits
 from spurless.methods._head import check_classes, linear_head, replace_head, split_halves
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.metrics.groupwise import group_table
@@ -41,11 +46,20 @@ from spurless.train.run import Run
 class DFRConfig:
     """The grid of penalties and the number of refits; values of the authors' code."""
 
-    strengths: tuple[float, ...] = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # C of the l1 penalty; REG in their code
+    strengths: tuple[float, ...] = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # C of the penalty; REG in their code
     refits: int = 20  # num_retrains
+    balance: Literal["subsample", "weight"] = "subsample"
+    """average regressions on subsets with equally many examples of every group (the paper), or fit one regression on
+    all examples with weights"""
+    folds: int = 5  # of the cross-validation of balance="weight"
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise InputError("DFR's folds must be at least 2", got=self.folds)
 
 
-MAX_ITERATIONS = 1000  # of the saga solver, in passes over the balanced examples
+MAX_ITERATIONS = 1000  # of the saga solver, in passes over the balanced examples, and of lbfgs
+CONSTANT = 1e-12  # deviation relative to the mean that is rounding
 UNSEEN_CLASS_LOGIT = -1e4  # bias of a class without examples; its optimum is minus infinity
 
 
@@ -82,8 +96,11 @@ class DFR(ConfiguredMethod[DFRConfig]):
         seeds = run.seeds.child("dfr")
         features = compute_features(model, data.val, run)
         with run.timed("refit"):
-            strength = self._select_strength(features, data, seeds, run)
-            weight, bias = self._average_refits(features, data, strength, seeds, run)
+            if self.config.balance == "weight":
+                weight, bias = self._fit_weighted(features, data.val, seeds, run)
+            else:
+                strength = self._select_strength(features, data, seeds, run)
+                weight, bias = self._average_refits(features, data, strength, seeds, run)
         head: nn.Linear = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0])  # type: ignore[no-untyped-call]
         head.load_state_dict({"weight": weight, "bias": bias})
         return replace_head(model, head.to(run.device))
@@ -120,6 +137,24 @@ class DFR(ConfiguredMethod[DFRConfig]):
         weights, biases = (torch.stack(part) for part in ([h.weight for h in heads], [h.bias for h in heads]))
         return weights.mean(dim=0), biases.mean(dim=0)
 
+    def _fit_weighted(self, features: Tensor, val: Split, seeds: Seeds, run: Run) -> tuple[Tensor, Tensor]:
+        """Fit one regression on all examples, with group weights and the strength selected by cross-validation."""
+        folds, n_classes = stratified_folds(val.g, self.config.folds, seeds), len(val.groups.labels)
+        scores: dict[float, tuple[float, float, float]] = {}
+        for strength in self.config.strengths:
+            pred = torch.zeros_like(val.y)
+            for fold in range(self.config.folds):
+                inside, outside = folds == fold, folds != fold
+                head = refit(features[outside], val.y[outside], strength, n_classes, group_weights(val.g[outside]))
+                pred[inside] = (features[inside] @ head.weight.T + head.bias).argmax(dim=1)
+            table = group_table(pred, val.y, val.a, val.groups)
+            scores[strength] = (table.worst[0], table.balanced, -strength)
+            run.report_progress("refit", len(scores), len(self.config.strengths), "selecting the penalty")
+        head = refit(features, val.y, max(scores, key=scores.__getitem__), n_classes, group_weights(val.g))
+        if not head.converged:
+            warnings.warn("The regression of DFR did not converge.", SpurlessWarning, stacklevel=2)
+        return head.weight, head.bias
+
 
 class LinearFit(NamedTuple):
     """The coefficients of a logistic regression, with a row for every class."""
@@ -129,23 +164,46 @@ class LinearFit(NamedTuple):
     converged: bool
 
 
-def refit(features: Tensor, y: Tensor, strength: float, n_classes: int) -> LinearFit:
-    """Return an l1-penalised logistic regression on standardised features, in the scale of the given features."""
-    import sklearn
+def group_weights(g: Tensor) -> Tensor:
+    """Return weights of examples with a mean of 1 and the same total for every group.
+
+    Example:
+        >>> group_weights(torch.tensor([0, 0, 0, 2]))
+        tensor([0.6667, 0.6667, 0.6667, 2.0000], dtype=torch.float64)
+    """
+    counts = torch.bincount(g)
+    return (len(g) / int((counts > 0).sum()) / counts.double())[g]
+
+
+def stratified_folds(cells: Tensor, k: int, seeds: Seeds) -> Tensor:
+    """Return a fold from 0 to ``k - 1`` for every example: random, and as even as possible in every cell and overall.
+
+    Example:
+        >>> folds = stratified_folds(torch.tensor([0, 0, 0, 0, 1, 1]), 3, Seeds(0))
+        >>> folds.bincount().tolist(), sorted(folds[:4].bincount().tolist())
+        ([2, 2, 2], [1, 1, 2])
+    """
+    order = torch.randperm(len(cells), generator=seeds.generator("folds"))
+    order = order[cells[order].argsort(stable=True)]  # cell by cell, in random order
+    return torch.empty_like(cells).index_copy_(0, order, torch.arange(len(cells)) % k)
+
+
+def refit(features: Tensor, y: Tensor, strength: float, n_classes: int, weight: Tensor | None = None) -> LinearFit:
+    """Return a logistic regression on standardised features, in the scale of the given features.
+
+    Without a ``weight`` of every example, the penalty is l1, else l2.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    mean, std = features.double().mean(dim=0), features.double().std(dim=0, correction=0)
-    std = torch.where(std > 0, std, 1.0)
+    mean, std = _moments(features.double(), weight)
     scaled = ((features.double() - mean) / std).numpy()
     binary = len(torch.unique(y)) == 2
-    saga: dict[str, Any] = {"solver": "saga", "max_iter": MAX_ITERATIONS, "tol": 1e-3}
-    settings: dict[str, Any] = {"solver": "liblinear"} if binary else saga
-    renamed = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 8)
-    settings |= {"l1_ratio": 1.0} if renamed else {"penalty": "l1"}
+    settings = _l1_settings(binary) if weight is None else {"solver": "lbfgs", "max_iter": MAX_ITERATIONS}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # one warning for all refits follows
-        fitted = LogisticRegression(C=strength, random_state=0, **settings).fit(scaled, y.numpy())
+        regression = LogisticRegression(C=strength, random_state=0, **settings)
+        fitted = regression.fit(scaled, y.numpy(), None if weight is None else weight.numpy())
     coefficients, intercept = torch.from_numpy(fitted.coef_), torch.from_numpy(fitted.intercept_)
     if binary:
         coefficients, intercept = torch.cat([-coefficients, coefficients]) / 2, torch.cat([-intercept, intercept]) / 2
@@ -154,3 +212,24 @@ def refit(features: Tensor, y: Tensor, strength: float, n_classes: int) -> Linea
     bias = torch.full((n_classes,), UNSEEN_CLASS_LOGIT, dtype=torch.double)
     bias = bias.index_copy(0, classes, intercept - weight[classes] @ mean)
     return LinearFit(weight.float(), bias.float(), bool((fitted.n_iter_ < fitted.max_iter).all()))
+
+
+def _moments(features: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of every feature; the deviation of a constant one is replaced by 1."""
+    if weight is None:
+        mean, std = features.mean(dim=0), features.std(dim=0, correction=0)
+    else:
+        fraction = (weight / weight.sum())[:, None]
+        mean = (fraction * features).sum(dim=0)
+        std = (fraction * (features - mean).square()).sum(dim=0).sqrt()
+    return mean, torch.where(std > CONSTANT * mean.abs(), std, 1.0)
+
+
+def _l1_settings(binary: bool) -> dict[str, Any]:
+    """Return scikit-learn's settings for an l1 penalty."""
+    import sklearn
+
+    saga: dict[str, Any] = {"solver": "saga", "max_iter": MAX_ITERATIONS, "tol": 1e-3}
+    settings: dict[str, Any] = {"solver": "liblinear"} if binary else saga
+    renamed = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 8)
+    return settings | ({"l1_ratio": 1.0} if renamed else {"penalty": "l1"})
