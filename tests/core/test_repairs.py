@@ -1,72 +1,82 @@
-"""Tests of what a repair says of itself: by which number it is ranked, which it has to raise, and what was chosen."""
+"""Tests of the results of a repair: by which number it is ranked, which it has to raise, and what was chosen."""
 
+from dataclasses import replace
 from typing import Any, cast
 
-from spurless.core.repairs import OUTCOMES, Accuracy, Attempt, Choice, Repair, RepairScore
+import pytest
+
+from spurless.core.repairs import OUTCOMES, SMALL_GROUP, Accuracy, Attempt, Change, Choice, Repair, RepairScore
 
 
-def measure(value: float) -> Accuracy:
-    return Accuracy(value, value, value, 10)
+def measure(value: float, count: int = 100, of: str = "") -> Accuracy:
+    return Accuracy(value, value, value, count, of)
 
 
-AVERAGE, BALANCED, CLASS, INFERRED, GROUP = (measure(value) for value in (0.9, 0.85, 0.8, 0.3, 0.5))
+AVERAGE, BALANCED, CLASS, INFERRED, GROUP, MEAN, MOVED = (measure(v) for v in (0.9, 0.85, 0.8, 0.3, 0.5, 0.7, 0.6))
+HIDDEN = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED)
 
 
-def test_the_criterion_never_looks_at_attributes_and_the_aims_do_where_they_are_known() -> None:
-    blind = RepairScore(AVERAGE, BALANCED, CLASS)
-    assert (blind.criterion, blind.targets) == (CLASS, {"the worst class": 0.8, "the balanced accuracy": 0.85})
-    suspected = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED)
-    assert suspected.criterion == CLASS
-    assert suspected.targets == {**blind.targets, "the worst inferred group": 0.3}
-    known = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED, GROUP)
-    assert (known.criterion, known.targets) == (CLASS, {"the worst group": 0.5})
+def test_the_targets_are_groups_then_transplants_then_their_substitutes() -> None:
+    blind = replace(HIDDEN, inferred=None)
+    assert blind.targets == {"the worst class": CLASS, "the balanced accuracy": BALANCED}
+    assert HIDDEN.targets == {
+        "the worst class": CLASS,
+        "the worst inferred group": INFERRED,
+        "the balanced accuracy": BALANCED,
+    }
+    followed = replace(HIDDEN, transplants=MOVED)
+    assert followed.targets == {"the accuracy under transplants": MOVED}
+    known = replace(followed, worst_group=GROUP, group_mean=MEAN)
+    assert known.targets == {"the worst group": GROUP}
+    few = {"the accuracy under transplants": MOVED, "the mean over groups": MEAN}
+    assert replace(known, has_small_groups=True).targets == few
+    assert replace(known, worst_group=None, transplants=None).targets == {"the mean over groups": MEAN}
+    assert next(iter(few)) == "the accuracy under transplants"  # which ranks
+    assert [score.evidence for score in (blind, followed, known)] == ["validation", "transplants", "groups"]
 
 
-def raised(average: float, balanced: float, worst: float, inferred: float) -> str | None:
-    old = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED)
-    return RepairScore(measure(average), measure(balanced), measure(worst), measure(inferred)).best_improvement(
-        old, 0.02
-    )
+def test_the_criterion_never_uses_attributes() -> None:
+    assert HIDDEN.criterion == replace(HIDDEN, worst_group=GROUP, group_mean=MEAN).criterion == CLASS
+    assert replace(HIDDEN, transplants=MOVED, worst_group=GROUP).criterion == MOVED
 
 
-def test_what_rises_is_the_aim_that_rises_most() -> None:
-    assert raised(0.9, 0.85, 0.85, 0.9) == "the worst inferred group"
-    assert raised(0.9, 0.85, 0.85, 0.1) == "the worst class"
-    assert raised(0.9, 0.95, 0.85, 0.1) == "the balanced accuracy"
-    assert raised(0.9, 0.85, 0.8, 0.3) is None
+def test_a_small_group_is_one_with_a_name_and_few_examples() -> None:
+    assert measure(0.3, SMALL_GROUP - 1, "cow, sand").is_small
+    assert not measure(0.3, SMALL_GROUP, "cow, sand").is_small
+    assert not measure(0.3, 7).is_small  # an average
 
 
-def test_a_rise_must_be_more_than_the_average_falls() -> None:
-    assert raised(0.8, 0.94, 0.89, 0.39) is None  # 9 points gained, 10 paid
-    assert raised(0.8, 0.85, 0.95, 0.3) == "the worst class"
-    known = RepairScore(AVERAGE, BALANCED, CLASS, INFERRED, GROUP)
-    assert RepairScore(AVERAGE, AVERAGE, measure(0.9), measure(0.9), measure(0.4)).best_improvement(known, 0.02) is None
-    worse_without = RepairScore(AVERAGE, measure(0.1), measure(0.1), measure(0.1), measure(0.6))
-    assert worse_without.best_improvement(known, 0.02) == "the worst group"
+@pytest.mark.parametrize(("low", "better"), [(0.01, True), (0.0, False), (1e-12, False), (-0.1, False)])
+def test_a_change_is_an_improvement_if_its_interval_is_above_0(low: float, better: bool) -> None:
+    change = Change("the worst group", measure(0.2), measure(0.5), low, 0.4)
+    assert change.difference == pytest.approx(0.3)
+    assert change.is_improvement is better
 
 
-def test_what_stands_in_for_groups_may_not_rise_at_the_cost_of_a_class() -> None:
-    assert raised(0.9, 0.85, 0.78, 0.5) == "the worst inferred group"  # within the tolerance
-    assert raised(0.9, 0.85, 0.77, 0.5) is None  # may be wrong labels
-    assert raised(0.9, 0.89, 0.77, 0.5) == "the balanced accuracy"  # 4 points gained, 3 lost
-    assert raised(0.9, 0.87, 0.77, 0.5) is None
+def make_repair(*attempts: Attempt, **more: Any) -> Repair:
+    nothing = cast(Any, None)
+    settings: dict[str, Any] = {"fixed": False, "holdout_scores": (HIDDEN,) * 2, **more}
+    return Repair(summary=(), before=nothing, after=nothing, audit_before=nothing, attempts=attempts, **settings)
 
 
 def test_the_choice_is_what_was_taken_else_what_came_first_else_nothing() -> None:
     first, second = (Attempt(Choice(name, f"because {name}"), "no better", 1.0) for name in ("afr", "dfr"))
     taken = Attempt(Choice("self", "because self"), "taken", 1.0)
-    nothing = cast(Any, None)
-
-    def repair(*tried: Attempt) -> Repair:
-        return Repair(
-            False, (), nothing, nothing, (RepairScore(AVERAGE, BALANCED, CLASS),) * 2, nothing, attempts=tried
-        )
-
-    assert repair(first, taken, second).why == "because self"
-    assert repair(first, second).why == "because afr"
-    assert repair().choice is None
-    assert repair().why == ""
+    assert make_repair(first, taken, second).why == "because self"
+    assert make_repair(first, second).why == "because afr"
+    assert make_repair().choice is None
+    assert make_repair().why == ""
 
 
-def test_every_fate_has_its_words() -> None:
-    assert len(set(OUTCOMES.values())) == len(OUTCOMES) == 5
+def test_a_repair_is_confirmed_by_test_groups_or_by_more_than_biased_validation_data() -> None:
+    change = Change("the worst group", measure(0.2), measure(0.5), 0.1, 0.4)
+    followed = (replace(HIDDEN, transplants=MOVED),) * 2
+    assert not make_repair(fixed=True).is_confirmed
+    assert make_repair(fixed=True, test_change=change).is_confirmed
+    assert make_repair(fixed=True, holdout_scores=followed).is_confirmed
+    assert not make_repair(fixed=True, holdout_scores=followed, test_change=replace(change, low=0.0)).is_confirmed
+    assert not make_repair(holdout_scores=followed, test_change=change).is_confirmed  # the old model was kept
+
+
+def test_every_outcome_has_its_words() -> None:
+    assert len(set(OUTCOMES.values())) == len(OUTCOMES) == 6

@@ -18,6 +18,7 @@ from spurless.fixing.choose import (
     get_choice_info,
     list_applicable,
     make_choice,
+    trains_network,
 )
 from spurless.fixing.holdout import Holdout
 from spurless.methods import METHODS, make_method
@@ -32,7 +33,7 @@ TRAIN: Labels = {**BLIND, "train_attributes": True}
 
 
 def here(labels: Labels = BLIND, gap: float = 0.3, steps: int = 10, val: int = 200) -> RepairContext:
-    return RepairContext(val, steps, accuracy_gap=gap, **labels)
+    return RepairContext(val, steps, labels["train_attributes"], labels["val_labels"], labels["val_attributes"], gap)
 
 
 def audit(*names: str) -> Audit:
@@ -60,9 +61,49 @@ def test_the_first_rule_that_fits(found: tuple[str, ...], where: RepairContext, 
     assert first.why.count(". ") == 0  # one sentence
 
 
+FOLLOWED = replace(here(), properties=("the frame", "the color"), can_restart=True)
+
+
+def test_followed_properties_are_transplanted_first_then_methods_that_train_then_heads() -> None:
+    choices = choose(audit("transplants"), FOLLOWED)
+    assert [c.method for c in choices] == ["transplant", "lff", "jtt", "dcwp", "class-balanced-head", "afr"]
+    images = replace(FOLLOWED, can_infer_groups=True, has_regions=True)
+    more = [c for c in choose(audit("transplants"), images) if c.infers_groups or c.hides_regions]
+    assert [(c.method, c.options) for c in more] == [("dfr", {"balance": "weight"}), ("masktune", {"epochs": 8})]
+    assert not any(c.infers_groups for c in choose(audit("transplants"), replace(images, val_labels=False)))
+    first, lff, jtt, dcwp, *heads = choices
+    assert first.options["properties"] == ("the frame", "the color")
+    assert "the frame and the color of random other examples" in first.why
+    assert [c.restart for c in choices] == [False, True, True, False, False, False]
+    assert dcwp.preset == "digits"  # of small data
+    assert choose(audit("transplants"), replace(FOLLOWED, steps_per_epoch=1000))[3].preset is None
+    assert [trains_network(c) for c in choices] == [True] * 4 + [False] * 2
+    assert all(c.why.endswith(".") and c.why.count(". ") == 0 for c in (first, lff, jtt, dcwp, *heads))
+    get_choice_info(dcwp)
+
+
+def test_a_model_that_cannot_be_initialised_again_is_not_restarted() -> None:
+    methods = [c.method for c in choose(audit("transplants"), replace(FOLLOWED, can_restart=False))]
+    assert methods == ["transplant", "class-balanced-head", "afr"]
+
+
+def test_with_attributes_groups_come_before_properties() -> None:
+    known = replace(here(KNOWN), properties=("the frame",))
+    choices = choose(audit("attribute-use", "transplants"), known)
+    assert [c.method for c in choices][:3] == ["dfr", "dfr", "transplant"]
+    assert [c.display_name for c in choices][:2] == ["DFR with weights", "DFR"]
+
+
+def test_known_attributes_are_tried_last_if_the_audit_does_not_name_them() -> None:
+    choices = choose(audit("error-slices"), here(KNOWN))
+    assert [c.method for c in choices] == ["class-balanced-head", "afr", "dfr", "dfr"]
+    assert choices[2].why.startswith("Validation has an attribute, although the audit does not name it")
+
+
 def test_nothing_to_repair_is_nothing_to_do() -> None:
     assert choose(audit(), here()) == []
     assert choose(audit("attribute-association"), here(KNOWN)) == []  # in the data, and nothing more
+    assert choose(audit("property-association", "attribute-association"), here()) == []
     quiet = replace(audit("error-slices").findings[0], flagged=False)
     assert choose(Audit((quiet,)), here()) == []
 
@@ -103,7 +144,7 @@ def test_repairs_are_quick_ones_and_all_are_more() -> None:
         "random-prune",
         "magnitude-prune",
         "randmask",
-        "dcwp",
+        "transplant",
     }
     assert "dfr" not in [choice.method for choice in list_applicable(here(BLIND), training=True)]
 
@@ -142,15 +183,16 @@ def test_labels_are_those_that_the_data_have() -> None:
 def test_a_named_word_is_an_attribute_and_an_attribute_is_no_word() -> None:
     word = Finding("tokens", "The model relies on a negation", 0.8, True, 0.002, "b", "r", shortcut="a negation")
     named = replace(here(KNOWN), has_word=True)
-    first, *others = choose(Audit((word,)), named)
-    assert first.method == "dfr"
+    first, second, *others = choose(Audit((word,)), named)
+    assert (first.method, second.method) == ("dfr", "dfr")
+    assert (first.options, second.options) == ({"balance": "weight"}, {})
     assert first.why == (
         "The model relies on a negation, which is known for every text: DFR refits the last layer on validation, with "
         "equal weight for texts of every label with it and without it."
     )
     assert [choice.method for choice in others] == ["class-balanced-head", "afr"]
     given = replace(named, has_word=False)  # the attribute is another thing than the word
-    assert [choice.method for choice in choose(Audit((word,)), given)] == ["class-balanced-head", "afr"]
+    assert [choice.method for choice in choose(Audit((word,)), given)] == ["class-balanced-head", "afr", "dfr", "dfr"]
 
 
 def test_the_gap_is_that_between_train_and_validation() -> None:

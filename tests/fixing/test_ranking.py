@@ -9,7 +9,8 @@ from torch import Tensor
 import spurless as sp
 from spurless.core.groups import Groups
 from spurless.core.repairs import Accuracy, Attempt, Choice, RepairScore
-from spurless.fixing.trials import find_holdout_suspects, rank_attempts, score_predictions
+from spurless.fixing.scores import find_holdout_suspects, score_predictions
+from spurless.fixing.trials import rank_attempts
 from spurless.train.config import TrainConfig
 from spurless.train.run import Compute, make_run
 
@@ -22,6 +23,7 @@ def split(y: Tensor, a: Tensor) -> sp.Split:
 
 Y = torch.tensor([0] * 10 + [1] * 10)
 A = torch.tensor(([0] * 5 + [1] * 5) * 2)
+N = 4  # repetitions, where a group needs 20 examples to decide
 
 
 def test_the_balanced_accuracy_counts_classes_alike_with_an_interval_of_both() -> None:
@@ -41,15 +43,19 @@ def test_numbers_by_hand() -> None:
     suspected = torch.zeros(20, dtype=torch.bool)
     suspected[:5] = True
     pred = Y.clone()
-    pred[:3] = 1  # of the five suspects three are wrong, of the label 7 of 10 are right
-    score = score_predictions(pred, split(Y, A), suspected)
-    assert (score.average.value, score.average.count) == (0.85, 20)
+    pred[:3] = 1  # of the five suspects three are wrong, of the label 7 of 10 are right; all of it four times
+    score = score_predictions(pred.repeat(N), split(Y.repeat(N), A.repeat(N)), suspected.repeat(N))
+    assert (score.average.value, score.average.count) == (0.85, 80)
     assert (score.worst_class.value, score.worst_class.of) == (0.7, "no")
     assert score.inferred is not None
-    assert (score.inferred.value, score.inferred.of, score.inferred.count) == (0.4, "no, suspected", 5)
+    assert (score.inferred.value, score.inferred.of, score.inferred.count) == (0.4, "no, suspected", 20)
     assert score.worst_group is not None
     assert (score.worst_group.value, score.worst_group.of) == (0.4, "no, left")
+    assert score.group_mean is not None
+    assert score.group_mean.value == pytest.approx((0.4 + 3) / 4)
+    assert not score.has_small_groups
     assert score.average.low < 0.85 < score.average.high
+    assert score_predictions(pred, split(Y, A), suspected).has_small_groups
 
 
 def test_the_true_groups_say_nothing_to_the_criterion() -> None:
@@ -64,40 +70,56 @@ def test_the_true_groups_say_nothing_to_the_criterion() -> None:
 
 
 def test_few_suspects_of_each_label_are_one_group_and_too_few_are_none() -> None:
-    pred = Y.clone()
-    pred[[0, 10]] = 1 - pred[[0, 10]]
-    suspected = torch.zeros(20, dtype=torch.bool)
-    suspected[[0, 1, 2, 10]] = True
-    assert score_predictions(pred, split(Y, A), suspected).inferred is None  # four
-    suspected[11] = True
-    pooled = score_predictions(pred, split(Y, A), suspected).inferred
+    y = Y.repeat(N)
+    pred, suspected = y.clone(), torch.zeros(80, dtype=torch.bool)
+    no, yes = (y == 0).nonzero().flatten(), (y == 1).nonzero().flatten()
+    wrong = torch.cat([no[:4], yes[:4]])
+    pred[wrong] = 1 - pred[wrong]
+    suspected[torch.cat([no[:15], yes[:4]])] = True
+    known = split(y, A.repeat(N))
+    assert score_predictions(pred, known, suspected).inferred is None  # 19
+    suspected[yes[4]] = True
+    pooled = score_predictions(pred, known, suspected).inferred
     assert pooled is not None
-    assert (pooled.of, pooled.value, pooled.count) == ("suspected", 0.6, 5)
-    assert score_predictions(pred, split(Y, A), torch.zeros(20, dtype=torch.bool)).inferred is None
+    assert (pooled.of, pooled.value, pooled.count) == ("suspected", 0.6, 20)
+    assert score_predictions(pred, known, torch.zeros(80, dtype=torch.bool)).inferred is None
 
 
 def test_a_group_of_four_has_no_accuracy_and_no_other_speaks_for_it() -> None:
-    a = torch.tensor([0] * 4 + [1] * 6 + [0] * 10)
-    pred = Y.clone()
-    pred[0] = 1  # in the group of four
-    score = score_predictions(pred, split(Y, a), torch.zeros(20, dtype=torch.bool))
+    y = Y.repeat(N)  # 40 examples of each label
+    a = torch.zeros_like(y)
+    no = (y == 0).nonzero().flatten()
+    a[no[4:]] = 1  # four of "no, left", 36 of "no, right", 40 of "yes, left"
+    pred = y.clone()
+    pred[no[0]] = 1  # in the group of four
+    score = score_predictions(pred, split(y, a), torch.zeros(80, dtype=torch.bool))
     assert score.worst_group is None  # all others are right, and the worst class is not
-    assert next(iter(score.targets)) == "the worst class"
-    a[4] = 0  # of five
-    worst = score_predictions(pred, split(Y, a), torch.zeros(20, dtype=torch.bool)).worst_group
-    assert worst is not None
-    assert (worst.of, worst.count, worst.value) == ("no, left", 5, 0.8)
+    assert score.targets == {"the mean over groups": score.group_mean}
+    assert score.group_mean is not None
+    assert score.group_mean.value == pytest.approx(2.75 / 3)
+    a[no[4]] = 0  # of five
+    five = score_predictions(pred, split(y, a), torch.zeros(80, dtype=torch.bool))
+    assert five.worst_group is not None
+    assert (five.worst_group.of, five.worst_group.count, five.worst_group.value) == ("1 small groups", 5, 0.8)
+    assert five.has_small_groups
+    assert list(five.targets) == ["the mean over groups"]  # five examples decide nothing
 
 
 def test_small_groups_are_one_together() -> None:
-    a = torch.tensor([0] * 4 + [1] * 6 + [1] * 3 + [0] * 7)
-    pred = Y.clone()
-    pred[[0, 1, 2, 10, 11]] = 1 - pred[[0, 1, 2, 10, 11]]  # three of the four, two of the three
-    pred[4] = 1  # one of the six
-    worst = score_predictions(pred, split(Y, a), torch.zeros(20, dtype=torch.bool)).worst_group
+    y = Y.repeat(N)
+    no, yes = (y == 0).nonzero().flatten(), (y == 1).nonzero().flatten()
+    a = torch.zeros_like(y)
+    a[no[12:]], a[yes[10:]] = 1, 1  # 12 and 10 are small, 28 and 30 are not
+    pred = y.clone()
+    wrong = torch.cat([no[:6], yes[:5], no[12:14]])  # half of the small ones, two of the 28
+    pred[wrong] = 1 - pred[wrong]
+    score = score_predictions(pred, split(y, a), torch.zeros(80, dtype=torch.bool))
+    worst = score.worst_group
     assert worst is not None
-    assert (worst.of, worst.count, worst.value) == ("2 small groups", 7, 2 / 7)
-    every = score_predictions(pred[2:18], split(Y[2:18], torch.tensor([0, 1] * 8)), torch.zeros(16, dtype=torch.bool))
+    assert (worst.of, worst.count, worst.value) == ("2 small groups", 22, 0.5)
+    assert list(score.targets) == ["the worst group"]
+    pairs = split(Y[2:18], torch.tensor([0, 1] * 8))
+    every = score_predictions(pred[2:18], pairs, torch.zeros(16, dtype=torch.bool))
     assert every.worst_group is None  # all together would be no group, but the average
 
 

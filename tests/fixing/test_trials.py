@@ -9,10 +9,12 @@ import torch
 
 import spurless as sp
 from spurless.core.errors import InputError
-from spurless.core.repairs import Choice, RepairScore
+from spurless.core.repairs import Choice
+from spurless.data.transplants import get_transplants
 from spurless.fitting.protocol import Protocol
 from spurless.fixing.holdout import split_validation
-from spurless.fixing.trials import RepairTrials, find_holdout_suspects
+from spurless.fixing.scores import HeldOutExamples, find_holdout_suspects
+from spurless.fixing.trials import REFITTED, RepairTrials, hide_regions, rank_attempts
 from spurless.train.config import TrainConfig
 from spurless.train.run import Compute, make_run
 
@@ -30,9 +32,8 @@ def shop(tolerance: float = 0.01) -> RepairTrials:
     train = TrainConfig(steps=150, batch_size=64, lr=0.05)
     old = sp.fit("erm", sp.build("linear", data, seed=0), data, train=train, compute=CPU).model
     held, run = split_validation(data, 0), make_run(CPU, 0, train)
-    return RepairTrials(
-        old, held, find_holdout_suspects(old, held.scoring, run), Protocol(train, compute=CPU), run, tolerance
-    )
+    examples = HeldOutExamples(held.scoring, find_holdout_suspects(old, held.scoring, run))
+    return RepairTrials(old, held, examples, Protocol(train, compute=CPU), run, tolerance)
 
 
 def test_a_repair_that_raises_the_worst_group_is_taken() -> None:
@@ -58,19 +59,15 @@ def test_one_that_does_not_pay_is_not(choice: Choice, fate: str) -> None:
         assert torch.equal(value, weights[name])
 
 
-def test_the_tolerance_is_what_the_average_may_lose() -> None:
+def test_the_tolerance_is_what_the_mean_over_groups_may_lose() -> None:
     (only,), _ = shop().run_all([RUINED], strict=True)
-    assert only.score is not None
-    cost = shop().old_score.average.value - only.score.average.value
+    assert only.cost is not None
+    assert only.cost.target == "the mean over groups"
+    cost = -only.cost.difference
     assert cost > 0.01
     for allowed, fine in ((cost - 1e-6, False), (cost, True)):
-        ((again,), _) = replace_tolerance(allowed).run_all([RUINED], strict=True)
+        ((again,), _) = replace(shop(), tolerance=allowed).run_all([RUINED], strict=True)
         assert (again.outcome != "too costly") is fine
-
-
-def replace_tolerance(tolerance: float) -> RepairTrials:
-    made = shop()
-    return RepairTrials(made.old, made.holdout, made.suspected, made.protocol, made.run, tolerance)
 
 
 def test_what_fails_is_a_row_and_the_next_is_run() -> None:
@@ -100,7 +97,7 @@ def test_a_method_that_was_named_says_what_it_cannot() -> None:
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_of_several_the_best_by_the_criterion_is_kept(turned: bool) -> None:
-    other = Choice("class-balanced-head", "a little", options={"on": "val", "epochs": 1, "batches": 10})
+    other = Choice("class-balanced-head", "a little", options={"on": "val", "epochs": 1, "batches": 60})
     choices = [FAILS, other, GOOD, RUINED]
     tried, model = shop().run_all(choices[::-1] if turned else choices, ignore_attributes=True)
     fate = {one.choice.why.split(":")[0]: one.outcome for one in tried}
@@ -130,23 +127,111 @@ def test_the_same_again_gives_the_same_weights() -> None:
         assert torch.equal(value, two.state_dict()[name])
 
 
-def test_progress_goes_by_the_name_of_the_method() -> None:
-    told: list[Any] = []
-    made = shop()
-    protocol = replace(made.protocol, progress=lambda *words: told.append(words))
-    RepairTrials(made.old, made.holdout, made.suspected, protocol, made.run, 0.01).run_all([GOOD], strict=True)
-    assert {stage for stage, *_ in told} == {"class-balanced-head"}
+def watch(choices: list[Choice], **more: Any) -> set[str]:
+    stages: list[str] = []
+    protocol = replace(shop().protocol, progress=lambda stage, *_: stages.append(stage))
+    replace(shop(), protocol=protocol, **more).run_all(choices)
+    return set(stages)
 
 
-def test_the_tolerance_decides_what_an_inferred_group_may_cost_a_class() -> None:
-    made = shop(0.05)
-    old = made.old_score
+def test_progress_names_the_method_its_number_and_the_time_that_is_used() -> None:
+    assert watch([GOOD]) == {"class-balanced-head"}
+    titled = replace(GOOD, title="Balanced")
+    assert watch([titled, GOOD]) == {"candidate 1 of 2: Balanced", "candidate 2 of 2: class-balanced-head"}
+    (stage,) = watch([titled, FAILS], budget=4.5)
+    assert stage == "candidate 1 of 2: Balanced, 0.0 of 4.5 minutes"
 
-    def like(worst_class: float, inferred: float) -> RepairScore:
-        low, high = (replace(old.average, value=value) for value in (worst_class, inferred))
-        return RepairScore(old.average, old.balanced, low, high)
 
-    blind = RepairTrials(made.old, made.holdout, made.suspected, made.protocol, made.run, 0.05)
-    object.__setattr__(blind, "old_score", like(0.6, 0.2))
-    assert blind._judge_outcome(like(0.56, 0.4)) == "passed over"
-    assert blind._judge_outcome(like(0.5, 0.4)) == "no better"
+def test_after_the_budget_no_method_that_trains_the_network_starts_and_cheap_ones_do() -> None:
+    slow, restarted = Choice("erm", "slow"), replace(GOOD, restart=True)
+    trials = replace(shop(), budget=0.0)
+    trials.__dict__["_seconds_per_example"] = 0.0  # only the time that is used up counts
+    attempts, _ = trials.run_all([slow, GOOD, restarted])
+    assert [attempt.outcome for attempt in attempts] == ["not tried", "taken", "not tried"]
+    assert [attempt.choice for attempt in rank_attempts(attempts)][1:] == [slow, restarted]
+    failed, later = replace(shop(), budget=0.0).run_all([FAILS, slow])[0]
+    assert [one.outcome for one in rank_attempts([later, failed])] == ["failed", "not tried"]
+
+
+def test_a_method_that_takes_more_than_twice_the_budget_alone_is_not_started() -> None:
+    slow = Choice("erm", "slow")
+    trials = replace(shop(), protocol=replace(shop().protocol, train=TrainConfig(epochs=10)))
+    trials.__dict__["_seconds_per_example"] = 0.01
+    minutes = 10 * 600 * 3 * 0.01 / 60  # epochs, examples, passes
+    assert trials.estimate_minutes(slow) == pytest.approx(minutes)
+    assert trials.estimate_minutes(replace(slow, restart=True)) == pytest.approx(2 * minutes)
+    steps = Choice("dcwp", "slow", "digits")
+    assert trials.estimate_minutes(steps) == pytest.approx(200 * 64 * 3 * 0.01 / 60)
+    short = replace(trials, budget=minutes / 2 - 0.01)
+    short.__dict__["_seconds_per_example"] = 0.01
+    assert [attempt.outcome for attempt in short.run_all([slow, GOOD])[0]] == ["not tried", "taken"]
+
+
+def test_flagged_regions_are_hidden_in_every_image() -> None:
+    data = sp.load("patched-digits", seed=1000)
+    transplants = get_transplants(data.train, ["the top left corner", "the top right corner"])
+    hidden = hide_regions(data.train, transplants).hidden
+    assert hidden is not None
+    x = torch.full_like(torch.as_tensor(data.train.x)[:2], 9)
+    masked = torch.as_tensor(hidden.apply(x, torch.tensor([0, len(data.train) - 1])))
+    size = x.shape[-1] // 4
+    assert int(masked[..., :size, :size].max()) == int(masked[..., :size, -size:].max()) == 0
+    assert float(masked.double().mean()) == pytest.approx(9 * (1 - 2 / 16))
+
+
+def test_a_restarted_method_begins_with_other_weights_that_depend_on_the_seed() -> None:
+    still = Choice("erm", "does not move", options={}, restart=True)
+    protocol = replace(shop().protocol, train=TrainConfig(steps=1, lr=1e-12))
+    weights = []
+    for _ in range(2):
+        model = replace(shop(), protocol=protocol)._fit(still, "erm").model
+        weights.append(model.state_dict()["head.weight"])
+    assert torch.equal(*weights)
+    assert float((weights[0] - shop().old.state_dict()["head.weight"]).abs().min()) > 1e-3
+
+
+def test_an_accepted_method_is_trained_on_all_of_validation_and_the_record_states_it() -> None:
+    (taken,), judged = shop().run_all([GOOD], strict=True)
+    assert judged is not None
+    model, record, refitted = shop().refit(taken, judged)
+    assert refitted
+    assert record is not None
+    assert REFITTED in record.warnings
+    assert record.data["counts"]["val"] == shop().holdout.whole.val.counts.tolist()
+    assert not torch.equal(model.head.weight, judged.head.weight)  # type: ignore[arg-type]
+    again = sp.fit(
+        "class-balanced-head",
+        shop().old,
+        shop().holdout.whole,
+        train=shop().protocol.train,
+        compute=CPU,
+        on="val",
+        epochs=5,
+    )
+    assert torch.equal(model.head.weight, again.model.head.weight)  # type: ignore[arg-type]
+
+
+def test_a_method_that_does_not_learn_from_validation_is_not_trained_again() -> None:
+    (attempt,), _ = shop().run_all([replace(GOOD, options={"on": "train", "epochs": 1})], strict=True)
+    judged = shop().old
+    assert shop().refit(attempt, judged) == (judged, attempt.record, False)
+
+
+def test_a_refit_that_is_worse_than_the_old_model_is_not_returned() -> None:
+    (taken,), judged = shop().run_all([GOOD], strict=True)
+    assert judged is not None
+    ruined = replace(taken, choice=RUINED)  # the settings of another method stand for a refit that goes wrong
+    assert shop().refit(ruined, judged) == (judged, taken.record, False)
+
+
+def test_the_change_on_test_is_that_of_the_groups_of_test() -> None:
+    (taken,), judged = shop().run_all([GOOD], strict=True)
+    assert judged is not None
+    assert taken.record is not None
+    change = shop().measure_on_test(judged)
+    assert change is not None
+    assert change.after.value == pytest.approx(taken.record.metrics["worst_group"])
+    assert change.is_improvement
+    data = replace(shop().holdout.data, test=shop().holdout.data.test.hide_attributes())
+    blind = replace(shop(), holdout=replace(shop().holdout, data=data))
+    assert blind.measure_on_test(judged) is None

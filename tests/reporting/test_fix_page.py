@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from spurless.core.figures import Figure
 from spurless.core.findings import Audit, Finding
 from spurless.core.records import Record
-from spurless.core.repairs import Accuracy, Attempt, Choice, Repair, RepairScore
+from spurless.core.repairs import Accuracy, Attempt, Change, Choice, Repair, RepairScore
 from spurless.reporting import fix_html, fix_json, fix_page, write_fix, write_fix_json
-from spurless.reporting.fix_page import render_fix
+from spurless.reporting.fix_page import compare_follow_rates, format_paired_change, render_fix
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 USE = Finding("slices", "Mistakes share grass", 0.4, True, 0.002, "40 % of 12", "Repair the head.", shortcut="grass")
@@ -81,7 +82,7 @@ def test_what_came_of_it_is_first_and_the_old_model_last(tmp_path: Path, repair:
         "AFR",
         "70.0 %",
         "DFR",
-        "costs more average accuracy than you allow",
+        "costs more accuracy than you allow",
         "SELF has too few.",
         "Audit of the old model",
         "Mistakes share grass",
@@ -89,6 +90,80 @@ def test_what_came_of_it_is_first_and_the_old_model_last(tmp_path: Path, repair:
     )
     assert "Repair of resnet18 on cows" in text
     assert list(path.parent.iterdir()) == [path]
+
+
+def change(target: str, before: float, after: float, low: float, count: int = 50, of: str = "cow, sand") -> Change:
+    one, two = (Accuracy(value, 0.0, 1.0, count, of) for value in (before, after))
+    return Change(target, one, two, low, 2 * (after - before) - low)
+
+
+def with_transplants(repair: Repair) -> Repair:
+    """The same repair, decided without attributes by the accuracy under transplants."""
+    moved = Accuracy(0.31, 0.25, 0.37, 148, "the frame"), Accuracy(0.62, 0.55, 0.69, 148, "the frame")
+    scores = tuple(
+        replace(one, worst_group=None, transplants=part) for one, part in zip(repair.holdout_scores, moved, strict=True)
+    )
+    rise = change("the accuracy under transplants", 0.31, 0.62, 0.2, 148, "the frame")
+    taken = replace(repair.attempts[0], score=scores[1], change=rise)
+    left = Attempt(Choice("jtt", "Trains.", title="JTT"), "not tried", 0.0)
+    return replace(
+        repair,
+        holdout_scores=scores,  # type: ignore[arg-type]
+        attempts=(taken, *repair.attempts[1:], left),
+        properties=("the frame", "the color"),
+        change=rise,
+        test_change=change("the worst group", 2 / 7, 5 / 7, 0.05, 7),
+        refitted=True,
+    )
+
+
+def test_the_page_shows_what_decided_with_intervals_and_what_was_not_tried(repair: Repair) -> None:
+    text = words(render_fix(with_transplants(repair)))
+    in_order(
+        text[text.index("<main") :],
+        "A repair is kept if the accuracy under transplants rises by more than chance explains",
+        "The accuracy under transplants may fall by at most 1.0 point.",
+        "The average of all examples may fall",
+        "The audit flags the frame, the color;",
+        "the returned model was trained on all of it",
+        "Under transplants",
+        "31.0 %",
+        "the frame",
+        "On the hold-out examples: the accuracy under transplants 31.0 % before, 62.0 % after, +31.0 points",
+        "On the test split, which decides nothing: the worst group 2 of 7 before, 5 of 7 after",
+        "Ranked by the accuracy under transplants",
+        "Under transplants",
+        "Average",
+        "Worst class",
+        "Change",
+        "AFR",
+        "+31.0 points (+20.0 to +42.0)",
+        "JTT",
+        "not tried: not enough time",
+    )
+    assert "(oracle)" not in text
+    assert "of 7 %" not in text
+    plain = words(render_fix(repair))
+    assert "The audit flags" not in plain
+    assert "was trained on all of it" not in plain
+    assert "if the worst group rises by more than chance explains" in plain
+
+
+def test_a_change_is_shown_with_signs() -> None:
+    assert format_paired_change(change("x", 0.5, 0.49, -0.031)) == "\u22121.0 point (\u22123.1 to +1.1)"
+    assert format_paired_change(None) == ""
+
+
+@pytest.mark.parametrize(("low", "kind"), [(0.1, "none-found"), (-0.01, "suspicious")])
+def test_only_a_change_that_chance_does_not_explain_gets_a_tick(repair: Repair, low: float, kind: str) -> None:
+    one = replace(repair, test_change=change("the worst group", 0.2, 0.5, low))
+    assert f'class="panel {kind}"' in render_fix(one)
+    assert ("✓" in fix_html(one)) is (kind == "none-found")
+
+
+def test_a_judgement_on_data_that_may_be_biased_gets_no_tick(repair: Repair) -> None:
+    scores = tuple(replace(one, worst_group=None) for one in repair.holdout_scores)
+    assert 'class="panel suspicious"' in render_fix(replace(repair, holdout_scores=scores))  # type: ignore[arg-type]
 
 
 def test_where_the_old_model_is_kept_nothing_is_shown_as_after(repair: Repair) -> None:
@@ -169,6 +244,21 @@ def test_json_has_the_same_keys_each_time_and_no_nan(tmp_path: Path, repair: Rep
     assert full["judged"]["before"]["inferred"]["value"] == 0.2
 
 
+def test_json_contains_the_changes_that_decided_and_every_key_of_before(repair: Repair) -> None:
+    found = json.loads(fix_json(with_transplants(repair)))
+    assert (found["schema"], found["evidence"], found["refitted"]) == (1, "transplants", True)
+    assert found["properties"] == ["the frame", "the color"]
+    assert found["change"]["target"] == "the accuracy under transplants"
+    assert (found["change"]["change"], found["change"]["low"]) == pytest.approx((0.31, 0.2))
+    assert found["test_change"]["before"]["count"] == 7
+    assert found["judged"]["after"]["transplants"]["of"] == "the frame"
+    assert [row["transplants"] for row in found["tried"]] == [0.62, None, None, None]
+    assert found["tried"][-1]["fate"] == "not tried"
+    assert {"said", "named", "choice", "judged", "tried", "before", "after", "audit_before", "audit_after"} <= set(
+        found
+    )
+
+
 def test_a_notebook_sees_the_outcome_and_the_tries_without_scripts(repair: Repair) -> None:
     text = words(fix_html(repair))
     in_order(text, "Repaired by AFR", "Before:", "What was done:", "After:", "Average", "80.0 %", "AFR", "SELF")
@@ -192,3 +282,20 @@ def test_in_a_browser_nothing_is_wider_than_the_page_and_nothing_goes_wrong(
     assert page.locator("#tried ~ .scroll tbody th >> nth=0").inner_text().startswith(("AFR", "DFR", "SELF"))
     assert trouble == []
     context.close()
+
+
+def test_what_both_models_follow_is_shown_side_by_side(repair: Repair) -> None:
+    def audit(**rates: float) -> Audit:
+        numbers = {"screened: the frame": 0.5, **{f"follow rate: the {name}": rate for name, rate in rates.items()}}
+        return Audit((replace(USE, audit="transplants", numbers=numbers),))
+
+    followed = replace(repair, audit_before=audit(corner=0.9, frame=0.7), audit_after=audit(corner=0.1))
+    (section,) = compare_follow_rates(followed)
+    (figure,) = section.items
+    assert isinstance(figure, Figure)
+    old, new = figure.spec["data"]
+    assert (old["y"], old["x"], new["x"]) == (["the corner", "the frame"], [90.0, 70.0], [10.0, 50.0])
+    assert "the corner: old model 90 %, new model 10 %" in figure.alt
+    assert "What the model follows" in render_fix(followed)
+    assert compare_follow_rates(replace(followed, audit_after=None)) == ()
+    assert compare_follow_rates(repair) == ()  # no transplants

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spurless.core.errors import UnknownNameError
+from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.groups import Groups
 from spurless.metrics.groupwise import group_table
 from spurless.train.selection import CRITERIA, get_criterion
@@ -47,3 +47,22 @@ def test_those_that_look_at_groups_declare_it() -> None:
 def test_a_typo_is_answered_with_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'val-worst-group'"):
         get_criterion("val-worst-grup")
+
+
+def test_properties_are_named_after_a_colon() -> None:
+    criterion = get_criterion("val-transplants: the frame ;the color;the frame")
+    assert criterion.properties == ("the frame", "the color")
+    assert criterion.name == "val-transplants:the frame;the color"  # as the record has it
+    assert (criterion.labels, criterion.attributes, criterion.inferred) == (True, False, False)
+    assert "3 random examples" in criterion.what
+
+
+@pytest.mark.parametrize("name", ["val-transplants", "val-transplants:", "val-transplants: ; "])
+def test_a_missing_property_is_an_error_with_an_example(name: str) -> None:
+    with pytest.raises(InputError, match=r"needs the names of the properties .* 'val-transplants:the frame'"):
+        get_criterion(name)
+
+
+def test_other_criteria_have_no_properties() -> None:
+    with pytest.raises(UnknownNameError):
+        get_criterion("val-average:the frame")

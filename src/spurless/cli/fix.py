@@ -17,6 +17,7 @@ from spurless.core.repairs import OUTCOMES, Accuracy
 from spurless.reporting.format import format_percent
 
 if TYPE_CHECKING:
+    from spurless.core.records import Record
     from spurless.core.repairs import Repair
     from spurless.fixing import Fixed
 
@@ -44,7 +45,17 @@ def fix(
         metavar="WHICH",
     ),
     tolerance: float = cli.param(
-        0.01, REPAIR, "Average accuracy that a repair may cost, as a fraction: 0.01 is one point."
+        0.01,
+        REPAIR,
+        "Accuracy that a repair may cost, with groups or their substitutes weighted alike, as a fraction: 0.01 is one "
+        "point.",
+    ),
+    budget: float | None = cli.param(
+        None,
+        REPAIR,
+        "Minutes after which no method that trains the whole network is started.",
+        metavar="MINUTES",
+        show_default="5; no limit with --method or --try",
     ),
     train: Annotated[
         list[str],
@@ -67,17 +78,19 @@ def fix(
 ) -> None:
     """Repair the model in WEIGHTS if it relies on a shortcut, and check the repair on held-out data.
 
-    The model is audited on the validation split; the method is chosen by the
-    findings and by the labels that are available. Attributes are not needed. The
-    method may train on one half of the validation split; the other half decides:
-    the new model is kept if its worst group is better and its average loses no
-    more than --tolerance. Otherwise the old model is kept, no weights are saved,
-    and the page explains why; the exit status is 0 in both cases ("fixed" in the
-    JSON is true or false). The test split is only reported.
+    The model is audited on the validation split; the methods are chosen by the
+    findings and by the labels that are available. Attributes are not needed.
+    Methods may train on one half of the validation split; the other half decides:
+    the best new model is kept if it improves the worst group by more than chance
+    explains. Without attributes, it must improve the accuracy under transplants of
+    the properties that the audit flags, such as a color or a corner. Otherwise the
+    old model is kept, no weights are saved, and the page explains why; the exit
+    status is 0 in both cases ("fixed" in the JSON is true or false). The test
+    split is only reported.
 
     Examples:
       spurless fix runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
-      spurless fix mine.safetensors --data birds/ --model torchvision:resnet18 --try repairs
+      spurless fix mine.safetensors --data birds/ --model torchvision:resnet18 --budget 30
       spurless fix mine.safetensors --data meta.csv --label y --attribute place --tolerance 0.02
       spurless fix mine.safetensors --method masktune --train lr=0.001 --onnx fixed.onnx
     """
@@ -102,6 +115,7 @@ def fix(
             options=parse_pairs(method_option, "--method-option"),
             tries=_parse_tries(try_),
             tolerance=tolerance,
+            budget=budget,
             train=parse_pairs(train, "--train"),
             seed=seed,
             compute=device.compute(),
@@ -145,9 +159,15 @@ def _show(result: Fixed) -> None:
         print()
         _show_attempts(result)
     print()
-    for key in ("average", "worst_group", "worst_class"):
+    for key in _list_test_metrics(result.before):
         after = f" -> {format_percent(result.after.metrics.get(key))}" if result.fixed else ""
         print(f"test {key.replace('_', ' ')} {format_percent(result.before.metrics.get(key))}{after}")
+
+
+def _list_test_metrics(record: Record) -> tuple[str, ...]:
+    """Return the metrics to print; without attributes, the worst class is not called a group."""
+    has_groups = len(record.groups) > len(record.data.get("labels", ()))
+    return ("average", "worst_group", "worst_class") if has_groups else ("average", "worst_class")
 
 
 def _show_accuracies(result: Repair) -> None:
@@ -160,20 +180,30 @@ def _show_accuracies(result: Repair) -> None:
 
 
 def _show_attempts(result: Repair) -> None:
-    has_groups = result.holdout_scores[0].worst_group is not None
+    """Print the attempts; columns that no attempt has are left out."""
+    from spurless.reporting.fix_page import format_paired_change
+
+    first = result.holdout_scores[0]
+    fields = {
+        "under transplants": "transplants",
+        "worst class": "worst_class",
+        "average": "average",
+        "oracle" if result.word is None else "worst group": "worst_group",
+    }
+    fields = {name: field for name, field in fields.items() if getattr(first, field) is not None}
     rows = []
     for attempt in result.attempts:
-        score = attempt.score
-        numbers = [score.criterion, score.average, score.worst_group] if score is not None else [None, None, None]
-        numbers = numbers if has_groups else numbers[:2]
-        cells = [format_percent(None if number is None else number.value) for number in numbers]
+        accuracies = [None if attempt.score is None else getattr(attempt.score, field) for field in fields.values()]
+        cells = [format_percent(None if accuracy is None else accuracy.value) for accuracy in accuracies]
         outcome = attempt.error or OUTCOMES[attempt.outcome]
-        rows.append((attempt.choice.method, *cells, f"{attempt.seconds:.1f} s", outcome))
-    groups = ("oracle" if result.word is None else "worst group",) if has_groups else ()
-    columns = ("method", "criterion", "average", *groups, "time", "outcome")
+        change = format_paired_change(attempt.change)
+        rows.append((attempt.choice.display_name, *cells, change, f"{attempt.seconds:.1f} s", outcome))
+    columns = ("method", *fields, "change (95 % interval)", "time", "outcome")
     print_table("methods tried", columns, rows, right=range(1, len(columns) - 1))
 
 
 def _format_accuracy(accuracy: Accuracy) -> str:
+    if accuracy.is_small:
+        return f"{round(accuracy.value * accuracy.count)} of {accuracy.count}"
     value, low, high = map(format_percent, (accuracy.value, accuracy.low, accuracy.high))
     return f"{value} ({low.removesuffix(' %')} to {high})"

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from spurless.core.errors import InputError, MissingAttributesError, UnknownNameError
 from spurless.core.groups import Groups
 from spurless.data.split import Split, Splits
+from spurless.data.transplants import Transplant, get_transplants
+from spurless.data.words import load_spelling
 from spurless.methods import METHODS
 from spurless.methods.base import Info
 from spurless.metrics.groupwise import group_table
@@ -21,6 +23,7 @@ from spurless.train.evaluate import predict
 from spurless.train.run import Compute, Run
 from spurless.train.selection import Criterion
 from spurless.train.selective import JOINT_SCORES, SCORES
+from spurless.train.transplant_accuracy import DONORS, transplant_examples
 
 
 def check_argument_types(**arguments: object) -> None:
@@ -106,14 +109,20 @@ def resolve_score(name: str, info: Info, coverages: Sequence[float] = ()) -> str
     return score
 
 
-def with_criterion(run: Run, criterion: Criterion, val: Split, start: Classifier | None = None) -> Run:
+def with_criterion(
+    run: Run, criterion: Criterion, val: Split, start: Classifier | None = None, data: Splits | None = None
+) -> Run:
     """Return the run with its selection criterion, as functions that hide the validation labels from the method.
 
-    A criterion that infers groups is added only once ``start``, the trained starting point, is known.
+    A criterion that infers groups is added only once ``start``, the trained starting point, is known. ``data`` are the
+    splits of ``val``, from which words are named if the criterion exchanges words of texts.
     """
     if not criterion.labels or (criterion.inferred and start is None):
         return run
     split = val.given if criterion.attributes else val.hide_attributes()
+    if criterion.properties:
+        spelling = load_spelling(data) if data is not None and isinstance(val.x, dict) else None
+        return _with_transplants(run, criterion, split, get_transplants(split, criterion.properties, spelling))
     if criterion.inferred and start is not None:
         start.to(run.device)  # a cached model is on the CPU
         correct = predict(start, split, run.device, run.workers) == split.y.cpu()
@@ -127,5 +136,24 @@ def with_criterion(run: Run, criterion: Criterion, val: Split, start: Classifier
 
     def score(model: nn.Module) -> float:
         return score_predictions(predict(model, split, run.device, run.workers))
+
+    return replace(run, score=score, score_predictions=score_predictions)
+
+
+def _with_transplants(run: Run, criterion: Criterion, split: Split, transplants: Sequence[Transplant]) -> Run:
+    """Return the run with a criterion on transplanted examples, of which no features are stored."""
+    examples = transplant_examples(split, transplants)
+    if not any(row.get("stage") == "selection" for row in run.history):
+        definition = {"criterion": criterion.name, "what": criterion.what, "examples": len(examples.rows)}
+        run.add_history({"stage": "selection", **definition, "donors": DONORS}, track=False)
+
+    def score(model: nn.Module) -> float:
+        return examples.find_lowest(examples.compute_correct(model, run.device, run.workers))[0]
+
+    def score_predictions(_: Tensor) -> float:
+        raise InputError(
+            f"{criterion.name} needs the predictions of changed images, but this method evaluates a head on features",
+            hint="Use val-worst-class, or a method that trains the whole network.",
+        )
 
     return replace(run, score=score, score_predictions=score_predictions)

@@ -86,7 +86,7 @@ class _SharedData:
             return None
         data, device = prepared.data, prepared.run.device
         train, val, test = (self.move(split, device) for split in (data.train, data.val, data.test))
-        run = with_criterion(prepared.run, prepared.criterion, val)
+        run = with_criterion(prepared.run, prepared.criterion, val, data=data)
         moved = replace(prepared, data=replace(data, train=train, val=val, test=test), run=run)
         job = prepared.method.job(moved.model, moved.visible, moved.run)
         return (moved, job) if can_run_concurrently(job) else None

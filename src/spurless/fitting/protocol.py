@@ -29,6 +29,7 @@ from spurless.data.split import Split, Splits
 from spurless.data.split_shift import val_differences
 from spurless.fitting.assess import assess, make_record, thin_history
 from spurless.fitting.checks import check_labels, check_model_fits_data, labels_used, resolve_score, with_criterion
+from spurless.fitting.comparison import warn_if_worse
 from spurless.fitting.selective import assess_selective_metrics
 from spurless.methods import Method
 from spurless.methods._user_method import config_dict
@@ -179,7 +180,7 @@ def prepare(  # the fields of FitRequest
     hashes = hashes or hash_run(protocol, method, model, data, seed)
     checkpoints = Checkpoints(protocol.folder / hashes.key, hashes.key) if protocol.folder is not None else None
     run = make_run(protocol.compute, seed, protocol.train, checkpoints, protocol.progress)
-    run = with_criterion(run, criterion, data.val)
+    run = with_criterion(run, criterion, data.val, data=data)
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
     notes = val_differences(data) if labels_used(info, criterion)["val_labels"] else ()
@@ -216,7 +217,7 @@ def _make_starting_point(prepared: PreparedRun) -> tuple[Classifier, Classifier 
         model = train_by_erm(model, prepared.data, run, content)
         run = replace(run, make_untrained=lambda: deepcopy(untrained))
     start_model = deepcopy(model)
-    return model, start_model, with_criterion(run, prepared.criterion, prepared.data.val, start_model)
+    return model, start_model, with_criterion(run, prepared.criterion, prepared.data.val, start_model, prepared.data)
 
 
 def train_by_erm(model: Classifier, data: Splits, run: Run, content: str) -> Classifier:
@@ -288,6 +289,8 @@ def finish(  # what a training leaves behind
         metrics, table = _assess_trained(fitted, data, run)
         score = resolve_score(protocol.score, info, protocol.coverages)
         numbers, selective = assess_selective_metrics(fitted, start_model, data, run, score, protocol.coverages)
+        if start_model is not None:
+            warn_if_worse(fitted, start_model, data.val, run)
     for part in filter(None, (fitted, start_model)):
         part.to("cpu")
     record = make_record(

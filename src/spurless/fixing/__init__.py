@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 
+from spurless.auditing import AUDITS, swapped_backgrounds
 from spurless.auditing import audit as audit_model
-from spurless.auditing import swapped_backgrounds
+from spurless.auditing.transplants import flagged_properties
 from spurless.core.config import configure
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.findings import Audit
 from spurless.core.progress import Progress
 from spurless.core.repairs import Attempt, Choice, Repair
-from spurless.data.split import Splits
+from spurless.core.seeds import Seeds
+from spurless.data.split import Split, Splits
+from spurless.data.transplants import Transplant, list_transplants
+from spurless.data.words import load_spelling
 from spurless.fitting import evaluate_given
 from spurless.fitting.checks import check_labels
 from spurless.fitting.protocol import Protocol
@@ -29,19 +34,23 @@ from spurless.fixing.choose import (
     make_choice,
 )
 from spurless.fixing.holdout import group_by_word, split_validation
+from spurless.fixing.scores import HeldOutExamples, find_holdout_suspects
 from spurless.fixing.summary import OPTIMISTIC_AUDIT, summarize
-from spurless.fixing.trials import RepairTrials, find_holdout_suspects, rank_attempts
+from spurless.fixing.trials import RepairTrials, rank_attempts
 from spurless.methods import method_named
 from spurless.models.classifier import Classifier
+from spurless.models.initial_weights import reset_parameters
 from spurless.models.wrapping import wrap
 from spurless.reporting import fix_html
 from spurless.train.config import TrainConfig
 from spurless.train.run import Compute, make_run
 from spurless.train.selection import get_criterion
+from spurless.train.transplant_accuracy import transplant_examples
 
 Tries = Literal["repairs", "all"]
 """``repairs``: every method that repairs a trained model quickly; ``all``: also those that train the whole network."""
 LAST_EPOCH = get_criterion("last")
+BUDGET = 5.0  # minutes after which a default repair starts no method that trains the whole network
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -66,6 +75,7 @@ def fix(  # noqa: PLR0913 - public API
     options: Mapping[str, Any] | None = None,
     tries: Tries | Sequence[str] = (),
     tolerance: float = 0.01,
+    budget: float | None = None,
     audit: Audit | None = None,
     train: TrainConfig | Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -76,20 +86,25 @@ def fix(  # noqa: PLR0913 - public API
     """Repair a trained model that relies on a shortcut; keep the old model if no repair is better.
 
     The model is audited on validation. Methods may train on one half of validation; the held-out half decides. A new
-    model is kept if it improves the worst group (the worst class, the balanced accuracy or the worst *inferred* group,
-    if attributes are unknown) and loses at most ``tolerance`` of average accuracy. The test split is only reported. If
-    nothing is flagged, nothing is done. If the data have no attributes and the audit finds a word, groups are defined
-    by the word; see :mod:`spurless.fixing.holdout`.
+    model is kept if it improves a target by more than chance explains: the worst group; if attributes are unknown, the
+    accuracy under transplants of the properties that the audit flags; if there are none either, the worst class, the
+    balanced accuracy or the worst *inferred* group. With groups or their substitutes weighted alike, it may lose at
+    most ``tolerance``. See :mod:`spurless.fixing.acceptance`. An accepted method that learns from validation is then
+    trained on all of it. The test split is only reported. If nothing is flagged, nothing is done. If the data have no
+    attributes and the audit finds a word, groups are defined by the word; see :mod:`spurless.fixing.holdout`.
 
     Args:
         model: a trained classifier, or any module whose head can be found; it is not changed.
         data: three splits; methods that declare attributes get them, if they are known.
-        method: a name in ``METHODS``, or ``FILE.py:METHOD`` of a custom method; by default one that fits the findings
+        method: a name in ``METHODS``, or ``FILE.py:METHOD`` of a custom method; by default those that fit the findings
             and the available labels.
         preset: preset of the method; by default it gets settings for a model that was trained elsewhere.
         options: options of the method that override its settings.
         tries: run several methods and keep the best: ``"repairs"``, ``"all"``, or names of methods.
-        tolerance: largest accepted loss of average accuracy on the held-out half; 0.01 is one point.
+        tolerance: largest accepted fall of the accuracy on the held-out half, with groups or their substitutes weighted
+            alike; 0.01 is one point.
+        budget: minutes after which no method that trains the whole network is started; by default 5 if neither a
+            method nor tries are given, and no limit otherwise.
         audit: an audit of this model, if there is one.
         train: settings of the loop, for methods that train the whole network; pass those of your training.
         seed: seed of all randomness.
@@ -102,7 +117,7 @@ def fix(  # noqa: PLR0913 - public API
             the arguments contradict each other.
         MissingAttributesError: the named method needs attributes that the data do not have.
     """
-    request = _Request(method, preset, options or {}, tries)
+    request = _Request(method, preset, options or {}, tries, budget)
     settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
     old = _wrap_trained(model, data, tolerance)
     holdout = split_validation(data, seed)
@@ -122,29 +137,84 @@ def fix(  # noqa: PLR0913 - public API
         word, grouped_data = grouped
         holdout = replace(split_validation(grouped_data, seed), whole=data, word=word)
         context = compute_repair_context(old, holdout, settings.batch_size, run)
-    suspected = find_holdout_suspects(old, holdout.scoring, run)
-    trials = RepairTrials(old, holdout, suspected, protocol, run, tolerance)
-    old_record = evaluate_given("before", old, trials.reported_data, seed=seed, compute=protocol.compute)
-    choices = named or request.choose(before, context)
+    flagged = _get_flagged_transplants(before, data)
+    properties = tuple(transplant.name for transplant in flagged)
+    context = replace(
+        context,
+        properties=properties,
+        can_restart=bool(properties) and _can_restart(old),
+        can_infer_groups=_has_images(data.val) and not context.val_attributes,
+        has_regions=bool(flagged) and all(transplant.region is not None for transplant in flagged),
+    )
+    transplanted = transplant_examples(holdout.scoring, flagged) if flagged else None
+    examples = HeldOutExamples(holdout.scoring, find_holdout_suspects(old, holdout.scoring, run), transplanted)
+    trials = RepairTrials(old, holdout, examples, protocol, run, tolerance, request.minutes, flagged)
+    choices = request.list_named(context) or request.choose(before, context)
     attempts, new = trials.run_all(
         choices, ignore_attributes=request.is_comparison, strict=bool(named) and not request.is_comparison
     )
+    return _finish(trials, before, attempts, new, ignore_attributes=request.is_comparison)
+
+
+def _finish(
+    trials: RepairTrials, before: Audit, attempts: list[Attempt], judged: Classifier | None, *, ignore_attributes: bool
+) -> Fixed:
+    """Train the accepted method on all of validation, and return the repair with its reports."""
+    holdout, examples, protocol = trials.holdout, trials.examples, trials.protocol
+    seed = trials.run.seeds.seed
+    old_record = evaluate_given("before", trials.old, trials.reported_data, seed=seed, compute=protocol.compute)
     taken = next((attempt for attempt in attempts if attempt.outcome == "taken"), None)
+    new, record, refitted = trials.old, None, False
+    if taken is not None and judged is not None:
+        new, record, refitted = trials.refit(taken, judged)
     score = trials.old_score if taken is None or taken.score is None else taken.score
     scores = (trials.old_score, score)
+    test_change = None if taken is None else trials.measure_on_test(new)
     return Fixed(
-        fixed=new is not None,
-        summary=summarize(before, attempts, scores, holdout, tolerance, ignore_attributes=request.is_comparison),
+        fixed=taken is not None,
+        summary=summarize(
+            before,
+            attempts,
+            scores,
+            holdout,
+            trials.tolerance,
+            ignore_attributes=ignore_attributes,
+            test_change=test_change,
+            refitted=refitted,
+        ),
         before=old_record,
-        after=old_record if taken is None or taken.record is None else taken.record,
+        after=record or old_record,
         holdout_scores=scores,
         audit_before=before,
-        audit_after=None if new is None or taken is None else _audit_again(new, taken, before, trials),
-        attempts=rank_attempts(attempts, ignore_attributes=request.is_comparison),
-        tolerance=tolerance,
+        audit_after=None if taken is None else _audit_again(new, taken, before, trials),
+        attempts=rank_attempts(attempts, ignore_attributes=ignore_attributes),
+        tolerance=trials.tolerance,
         word=holdout.word,
-        model=old if new is None else new,
+        properties=() if examples.transplanted is None else examples.transplanted.names,
+        change=None if taken is None else taken.change,
+        test_change=test_change,
+        refitted=refitted,
+        model=new,
     )
+
+
+def _get_flagged_transplants(audit: Audit, data: Splits) -> tuple[Transplant, ...]:
+    """Return the flagged properties that the examples have."""
+    known = list_transplants(data.val, load_spelling(data) if isinstance(data.val.x, dict) else None)
+    return tuple(known[name] for name in flagged_properties(audit) if name in known)
+
+
+def _has_images(split: Split) -> bool:
+    return not isinstance(split.x, dict) and len(split.x[0].shape) == 3
+
+
+def _can_restart(model: Classifier) -> bool:
+    """Return whether a copy of the model can be initialised again."""
+    try:
+        reset_parameters(model, Seeds().generator("restart"))
+    except InputError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -155,6 +225,7 @@ class _Request:
     preset: str | None
     options: Mapping[str, Any]
     tries: str | Sequence[str]
+    budget: float | None
 
     def __post_init__(self) -> None:
         if self.method is not None and self.tries:
@@ -163,8 +234,17 @@ class _Request:
             raise InputError("preset and options need a method", hint="Name it: method='afr'.")
         if isinstance(self.tries, str) and self.tries and self.tries not in ("repairs", "all"):
             raise UnknownNameError("set of methods", self.tries, ("repairs", "all"))
+        if self.budget is not None and not self.budget >= 0:
+            raise InputError("the budget must be a number of minutes", expected="at least 0", got=self.budget)
         for name in self._names:
             method_named(name)
+
+    @property
+    def minutes(self) -> float:
+        """The minutes after which no method that trains the whole network is started."""
+        if self.budget is not None:
+            return self.budget
+        return inf if self._names or self.tries else BUDGET
 
     @property
     def is_comparison(self) -> bool:
@@ -201,7 +281,7 @@ def _wrap_trained(model: nn.Module, data: Splits, tolerance: float) -> Classifie
         )
     if not 0 <= tolerance <= 1:
         raise InputError(
-            "the tolerance must be a fraction of average accuracy", expected="0 to 1; 0.01 is a point", got=tolerance
+            "the tolerance must be a fraction of accuracy", expected="0 to 1; 0.01 is a point", got=tolerance
         )
     classifier = wrap(model, example=data.train.example())
     if not classifier.trained:
@@ -223,7 +303,7 @@ def _make_chance_level_error(reason: str) -> InputError:
 
 def _audit_again(new: Classifier, taken: Attempt, before: Audit, trials: RepairTrials) -> Audit:
     """Run the same audits of the new model on the same examples."""
-    names = [finding.audit for finding in before.findings if finding.audit != swapped_backgrounds.NAME]
+    names = [f.audit for f in before.findings if f.audit in AUDITS and f.audit != swapped_backgrounds.NAME]
     after = audit_model(
         new,
         trials.holdout.whole,

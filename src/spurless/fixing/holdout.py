@@ -14,6 +14,7 @@ from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.split import Split, Splits
 from spurless.data.splitting import split_stratified
+from spurless.data.words import find_words, load_spelling, mark_texts
 from spurless.methods.base import Info
 
 MIN_EXAMPLES = 20  # validation examples of every class that a split in two needs: ten for training and ten to decide
@@ -29,6 +30,12 @@ class Holdout:
     whole: Splits  # the splits as given, which are audited
     word: str | None = None
     """the word that is used as the attribute, if the data have none; ``data`` and ``scoring`` are grouped by it"""
+    val: Split | None = None  # all of validation, with the groups of ``data``; None: that of ``data``
+
+    @property
+    def full(self) -> Splits:
+        """The splits with all of validation to train on, for a method that was accepted."""
+        return self.data if self.val is None else replace(self.data, val=self.val)
 
     @property
     def word_note(self) -> str:
@@ -75,7 +82,7 @@ def split_validation(data: Splits, seed: int) -> Holdout:
         return Holdout(data, val, is_split=False, whole=data)
     seeds = Seeds(seed).child("fix")
     first, second, _ = split_stratified(_number_groups(val), (0.5, 0.5, 0.0), seeds=seeds, classes=val.y.cpu())
-    return Holdout(replace(data, val=val.select(first)), val.select(second), is_split=True, whole=data)
+    return Holdout(replace(data, val=val.select(first)), val.select(second), is_split=True, whole=data, val=val)
 
 
 def group_by_word(data: Splits, audit: Audit) -> tuple[str, Splits] | None:
@@ -87,17 +94,17 @@ def group_by_word(data: Splits, audit: Audit) -> tuple[str, Splits] | None:
     finding = next((finding for finding in audit.flagged if finding.audit == tokens.NAME), None)
     if finding is None or finding.shortcut is None or has_any_attribute(data.train) or has_any_attribute(data.val):
         return None
-    words = tokens.find_words(data.val, tokens.load_spelling(data))
-    if finding.shortcut not in words.names:  # the audit was of other texts
+    words = find_words(data.val, load_spelling(data)).words
+    word = next((word for word in words if word.name == finding.shortcut), None)
+    if word is None:  # the audit was of other texts
         return None
-    word, token_ids = finding.shortcut, words.token_ids[words.names.index(finding.shortcut)]
-    groups = Groups(data.groups.labels, (f"without {word}", f"with {word}"))
+    groups = Groups(data.groups.labels, (f"without {word.name}", f"with {word.name}"))
 
     def regroup(split: Split) -> Split:
-        a = tokens.mark_texts(split, token_ids).to(split.y.device)
+        a = mark_texts(split, word).to(split.y.device)
         return replace(split, a=a, groups=groups, domain=None, domains=())
 
-    return word, replace(data, train=regroup(data.train), val=regroup(data.val), test=regroup(data.test))
+    return word.name, replace(data, train=regroup(data.train), val=regroup(data.val), test=regroup(data.test))
 
 
 def _number_groups(split: Split) -> Tensor:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spurless.core.figures import Figure, Section
 from spurless.core.files import replace_text
-from spurless.core.repairs import OUTCOMES, Accuracy, Attempt, Choice, Repair, RepairScore
+from spurless.core.findings import Audit
+from spurless.core.repairs import (
+    OUTCOMES,
+    SMALL_GROUP,
+    Accuracy,
+    Attempt,
+    Change,
+    Choice,
+    Evidence,
+    Repair,
+    RepairScore,
+)
 from spurless.reporting.audit_page import render_audit
 from spurless.reporting.audit_text import audit_json, display_name, summarize_audit
 from spurless.reporting.format import (
@@ -27,11 +40,28 @@ MAX_TEXT = 2000
 SCORE_ROWS = {
     "Average": "average",
     "Worst group": "worst_group",
+    "Mean over groups": "group_mean",
+    "Under transplants": "transplants",
     "Worst inferred group": "inferred",
     "Worst class": "worst_class",
     "Balanced accuracy": "balanced",
 }
 """labels of the accuracies on the hold-out examples, and their fields in a score"""
+RULES: Mapping[Evidence, str] = {
+    "groups": "A repair is kept if the worst group rises by more than chance explains (groups with fewer "
+    f"than {SMALL_GROUP} examples count as one; if that is small too, the mean over groups or the accuracy under "
+    "transplants decides).",
+    "transplants": "A repair is kept if the accuracy under transplants rises by more than chance explains: that with "
+    "the flagged properties of random other examples.",
+    "validation": "A repair is kept if the worst class, the worst inferred group or the balanced accuracy rises by "
+    "more than chance explains.",
+}
+COSTS: Mapping[Evidence, str] = {
+    "groups": "with groups weighted alike",
+    "transplants": "under transplants",
+    "validation": "with inferred groups or classes weighted alike",
+}
+MAX_FOLLOWED = 12  # properties in the chart of what the models follow
 
 
 def write_fix(path: Path | str, repair: Repair, *, title: str | None = None) -> Path:
@@ -53,8 +83,52 @@ def render_fix(repair: Repair, *, title: str | None = None) -> str:
         repair.audit_before,
         title=title or clean_name(default, 120),
         before_after=records,
+        sections=compare_follow_rates(repair),
         repair=repair_context(repair),
     )
+
+
+def compare_follow_rates(repair: Repair) -> tuple[Section, ...]:
+    """Return a chart of what the old and the new model follow; none without transplants in both audits."""
+    audits = {"old model": repair.audit_before, "new model": repair.audit_after}
+    rates = {name: _list_follow_rates(audit) for name, audit in audits.items() if audit is not None}
+    if len(rates) < 2 or not all(rates.values()):
+        return ()
+    highest = {key: max(part.get(key, 0.0) for part in rates.values()) for part in rates.values() for key in part}
+    names = sorted(highest, key=lambda key: -highest[key])[:MAX_FOLLOWED]
+    colors = dict(zip(rates, ("@bad", "@series1"), strict=True))
+    values = {model: [100 * part.get(name, 0.0) for name in names] for model, part in rates.items()}
+    traces = [
+        {
+            **{"type": "bar", "orientation": "h", "name": model, "marker": {"color": colors[model]}},
+            **{"x": values[model], "y": [clean_name(name) for name in names]},
+        }
+        for model in rates
+    ]
+    layout = {
+        "barmode": "group",
+        "xaxis": {"title": {"text": "% of predictions that follow"}, "range": [0, 100]},
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
+    }
+    lines = [
+        f"{clean_name(name)}: {', '.join(f'{m} {values[m][i]:.0f} %' for m in rates)}" for i, name in enumerate(names)
+    ]
+    caption = "How often a prediction becomes the class of the example that a property comes from."
+    figure = Figure(
+        "Before and after", caption, {"data": traces, "layout": layout}, "; ".join(lines), 140 + 44 * len(names)
+    )
+    return (Section("What the model follows", "Properties of the data, the most followed first.", (figure,)),)
+
+
+def _list_follow_rates(audit: Audit) -> dict[str, float]:
+    """Return the follow rates of an audit by property: measured ones, and those of the screening for the others."""
+    numbers = next((finding.numbers for finding in audit.findings if finding.audit == "transplants"), {})
+    return {
+        key.removeprefix(prefix): value
+        for prefix in ("screened: ", "follow rate: ")  # the latter override
+        for key, value in numbers.items()
+        if key.startswith(prefix)
+    }
 
 
 def fix_html(repair: Repair) -> str:
@@ -73,6 +147,11 @@ def fix_json(repair: Repair) -> str:
         "named": repair.word,
         "choice": None if repair.choice is None else _choice_json(repair.choice),
         "judged": {"before": _score_json(before), "after": _score_json(after)},
+        "evidence": repair.evidence,
+        "properties": list(repair.properties),
+        "change": _change_json(repair.change),
+        "test_change": _change_json(repair.test_change),
+        "refitted": repair.refitted,
         "tried": [_attempt_json(attempt) for attempt in repair.attempts],
         "before": json.loads(repair.before.to_json()),
         "after": json.loads(repair.after.to_json()),
@@ -93,13 +172,24 @@ def known_accuracies(score: RepairScore) -> dict[str, Accuracy]:
     return {label: accuracy for label, accuracy in accuracies.items() if accuracy is not None}
 
 
+def format_paired_change(change: Change | None) -> str:
+    """Format a change with its interval: "+12.0 points (5.0 to 20.0)"."""
+    if change is None:
+        return ""
+    low, high = (
+        format_change(100 * bound).removesuffix("s").removesuffix(" point") for bound in (change.low, change.high)
+    )
+    return f"{format_change(100 * change.difference)} ({low} to {high})"
+
+
 def repair_context(repair: Repair) -> dict[str, Any]:
     """Return the template context of a repair."""
     first, *others = repair.summary
     before, after = (known_accuracies(score) for score in repair.holdout_scores)
+    has_transplants = repair.holdout_scores[0].transplants is not None
     now = summarize_audit(repair.audit_after).headline if repair.audit_after is not None else "The old model is kept."
     return {
-        "kind": "none-found" if repair.fixed else "suspicious",
+        "kind": "none-found" if repair.is_confirmed else "suspicious",
         "headline": clean_name(first, MAX_TEXT),
         "was": clean_name(summarize_audit(repair.audit_before).headline, MAX_TEXT),
         "did": clean_name(repair.why, MAX_TEXT) or "Nothing was tried.",
@@ -111,8 +201,13 @@ def repair_context(repair: Repair) -> dict[str, Any]:
         "fixed": repair.fixed,
         "count": f"{repair.holdout_scores[0].average.count:,}",
         "rows": [_score_row(label, before[label], after.get(label, before[label])) for label in before],
-        "tolerance": format_points(100 * repair.tolerance),
-        "criterion": "Worst class",
+        "rule": f"{RULES[repair.evidence]} The accuracy {COSTS[repair.evidence]} may fall by at most "
+        f"{format_points(100 * repair.tolerance)}.",
+        "decisive": [_change_row(change) for change in (repair.change, repair.test_change) if change is not None],
+        "refitted": repair.refitted,
+        "properties": [clean_name(name) for name in repair.properties],
+        "criterion": "Under transplants" if has_transplants else "Worst class",
+        "worst_class": has_transplants,
         "oracle": repair.holdout_scores[0].worst_group is not None,
         "word": clean_name(repair.word, MAX_TEXT) if repair.word is not None else "",
         "tried": [_attempt_row(attempt) for attempt in repair.attempts],
@@ -134,18 +229,36 @@ def _score_row(label: str, before: Accuracy, after: Accuracy) -> dict[str, Any]:
 def _accuracy_cell(accuracy: Accuracy | None) -> dict[str, Any]:
     if accuracy is None:
         return {"text": MISSING, "value": "", "note": ""}
-    return {"text": format_percent(accuracy.value), "value": accuracy.value, "note": format_interval(accuracy)}
+    text = format_percent(accuracy.value)
+    if accuracy.is_small:
+        text = f"{round(accuracy.value * accuracy.count)} of {accuracy.count}"
+    return {"text": text, "value": accuracy.value, "note": format_interval(accuracy)}
+
+
+def _change_row(change: Change) -> dict[str, Any]:
+    """Return the change that decided, or that of the test split."""
+    return {
+        "target": clean_name(change.target),
+        "before": _accuracy_cell(change.before),
+        "after": _accuracy_cell(change.after),
+        "change": format_paired_change(change),
+    }
 
 
 def _attempt_row(attempt: Attempt) -> dict[str, Any]:
     score = attempt.score
-    accuracies = (score.criterion, score.average, score.worst_group) if score is not None else (None,) * 3
+    names = ("criterion", "average", "worst_class", "oracle")
+    accuracies: tuple[Accuracy | None, ...] = (None,) * len(names)
+    if score is not None:
+        accuracies = (score.criterion, score.average, score.worst_class, score.worst_group)
     options = attempt.choice.options.items()
     settings = [f"{key} {format_number(value) if isinstance(value, float) else value}" for key, value in options]
     return {
         "name": clean_name(attempt.choice.display_name),
         "settings": clean_name(", ".join(filter(None, (attempt.choice.preset, *settings))), 120),
-        **dict(zip(("criterion", "average", "oracle"), map(_accuracy_cell, accuracies), strict=True)),
+        **dict(zip(names, map(_accuracy_cell, accuracies), strict=True)),
+        "change": format_paired_change(attempt.change),
+        "target": "" if attempt.change is None else clean_name(attempt.change.target),
         "seconds": format_duration(attempt.seconds),
         "time": round(attempt.seconds, 3),
         "outcome": attempt.outcome,
@@ -155,8 +268,19 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
 
 
 def _score_json(score: RepairScore) -> dict[str, Any]:
-    accuracies = {key: getattr(score, key) for key in ("average", "balanced", "worst_class", "inferred", "worst_group")}
-    return {key: None if accuracy is None else dict(vars(accuracy)) for key, accuracy in accuracies.items()}
+    keys = ("average", "balanced", "worst_class", "inferred", "worst_group", "group_mean", "transplants")
+    return {key: _accuracy_json(getattr(score, key)) for key in keys}
+
+
+def _accuracy_json(accuracy: Accuracy | None) -> dict[str, Any] | None:
+    return None if accuracy is None else dict(vars(accuracy))
+
+
+def _change_json(change: Change | None) -> dict[str, Any] | None:
+    if change is None:
+        return None
+    accuracies = {"before": _accuracy_json(change.before), "after": _accuracy_json(change.after)}
+    return {"target": change.target, **accuracies, "change": change.difference, "low": change.low, "high": change.high}
 
 
 def _choice_json(choice: Choice) -> dict[str, Any]:
@@ -171,6 +295,9 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "criterion": None if score is None else score.criterion.value,
         "average": None if score is None else score.average.value,
         "oracle": None if score is None or score.worst_group is None else score.worst_group.value,
+        "transplants": None if score is None or score.transplants is None else score.transplants.value,
+        "change": _change_json(attempt.change),
+        "cost": _change_json(attempt.cost),
         "score": None if score is None else _score_json(score),
         "seconds": attempt.seconds,
         "error": attempt.error,
