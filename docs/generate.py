@@ -269,12 +269,15 @@ def detection_page(path: Path) -> str:
     ]
     if not records:
         return _page([*parts, f"Status: {UNMEASURED}."])
+    parts += _regime_parts(path.with_name("regimes.jsonl"))
     by_problem, by_audit = script.tables(records)
     paragraphs = (inspect.getdoc(script) or "").split("\n\n")
     return _page(
         [
             *parts,
             "## By problem",
+            "These tables and the next were measured before `transplants`, `property-association` and the doubts of "
+            "`biased-neurons` and `error-slices` were added. The rule for doubts was chosen on them.",
             by_problem,
             "Accuracy is on the audited examples, in percent, mean over seeds. *Shortcut*: fraction of models with the "
             "verdict `shortcut`, corrected for the number of tests. *Use flagged*: an audit that can show use is "
@@ -297,6 +300,50 @@ def detection_page(path: Path) -> str:
             f"{_several(record.commit or 'unknown' for record in records)}.",
             *_repair_parts(path.with_name("fixing.jsonl")),
         ]
+    )
+
+
+def _regime_parts(path: Path) -> list[str]:
+    """Return how audits do by how often held-out examples break the shortcut."""
+    script = _script("benchmarks/regimes.py")
+    repairs = path.with_name("regimes_fix.jsonl")
+    parts = []
+    if path.exists():
+        records = read_records(path)
+        paragraphs = (inspect.getdoc(script) or "").split("\n\n")
+        parts += [
+            "## Held-out data that are as biased as the training data",
+            *paragraphs[2:],
+            script.audit_table(records),
+            "Attributes hidden. The columns 0 to 50 % are the fraction of held-out examples that break the shortcut; "
+            "their cells are the percentages of models with the verdict `shortcut`, `suspicious` and `none-found` (the "
+            "rest is `inconclusive`). *Named*: a flagged finding names the shortcut. *Alarms*: verdict `shortcut` on "
+            "clean models. *Unbiased accuracy*: mean accuracy over the groups of test. A shortcut that is not in the "
+            "list of properties is reported as `inconclusive`, or as `suspicious` if a class is worse or the periphery "
+            "is followed.",
+            _provenance(records),
+        ]
+    if repairs.exists():
+        records = read_records(repairs)
+        parts += [
+            "## Repairs without attributes, by how often held-out examples break the shortcut",
+            script.fix_table(records),
+            "Unbiased test accuracy in percent, mean over seeds. *Default*: the model that `fix` returns. *Best of "
+            "all*: of all methods that were run and the old model, selected on test. *Within 3 points* of it, and "
+            "*worse* than the old model by more than a point: numbers of models.",
+            "Rank correlation over methods of each criterion on the judging half of validation with the unbiased "
+            "test accuracy, mean over seeds (number of seeds for which it is defined):",
+            script.correlation_table(records),
+            _provenance(records),
+        ]
+    return parts
+
+
+def _provenance(records: Sequence[Record]) -> str:
+    return (
+        f"On {_several(_machine(record.hardware) for record in records)}, torch "
+        f"{_several(record.versions['torch'] for record in records)}, commit "
+        f"{_several(record.commit or 'unknown' for record in records)}."
     )
 
 
