@@ -448,7 +448,7 @@ def correlation_table(records: Sequence[Record]) -> str:
             for seed in sorted({record.seed for record in records}):
                 tried = [r for r in records if r.seed == seed and r.cell.startswith(f"{cell}: try")]
                 pairs = [(r.metrics[criterion], _unbiased(r)) for r in tried if r.metrics.get(criterion) is not None]
-                if len(pairs) >= 4 and len({p[0] for p in pairs}) > 1:
+                if len(pairs) >= 4 and min(len(set(column)) for column in zip(*pairs, strict=True)) > 1:
                     values.append(float(spearmanr(*zip(*pairs, strict=True)).statistic))
             shown.append(f"{fmean(values):+.2f} ({len(values)})" if values else "-")
         lines.append(f"| {cell} | " + " | ".join(shown) + " |")
@@ -456,7 +456,7 @@ def correlation_table(records: Sequence[Record]) -> str:
 
 
 def _unbiased(record: Record) -> float:
-    return float(record.metrics["unbiased"] or 0.0)
+    return float(record.metrics["balanced_average"] or 0.0)  # mean over groups
 
 
 def main() -> None:
