@@ -216,13 +216,13 @@ def _require_agreement(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _clear_associations(findings: Sequence[Finding]) -> list[Finding]:
-    """Clear properties that predict the label if transplants show that the model does not follow any."""
+    """Clear properties that predict the label if transplants were tested and none is flagged."""
     tested = any(f.audit == transplants.NAME and f.p is not None and not f.flagged for f in findings)
     cleared = []
     for finding in findings:
         if tested and finding.flagged and finding.audit == property_association.NAME:
-            title = f"{finding.title}, but the model does not follow it"
-            because = f"{finding.because} Transplants show that the model does not follow any simple property."
+            title = f"{finding.title}, but no transplant is followed often enough to be flagged"
+            because = f"{finding.because} The model may still use it in a way that transplants do not exchange."
             finding = replace(finding, flagged=False, title=title, because=because, remedy="Nothing to do.")
         cleared.append(finding)
     return cleared

@@ -7,7 +7,7 @@ these predictions and :math:`K` labels, the statistic is the largest skill :math
 properties. Null hypothesis: labels are independent of the properties; they are permuted. Severity: the skill.
 
 A property that predicts the label is suspicious: a model can use it instead of the object. If transplants
-(:mod:`spurless.auditing.transplants`) were tested and the model does not follow any property, the finding is cleared.
+(:mod:`spurless.auditing.transplants`) were tested and none is flagged, the finding is cleared.
 Features of a table are legitimate evidence, so they are not tested.
 """
 

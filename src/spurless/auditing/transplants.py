@@ -52,7 +52,7 @@ QUESTION = (
     "Does the prediction follow a color, a border, a corner or a word that comes from an example of another class?"
 )
 MIN_EFFECT: Mapping[Kind, float] = {"simple": 0.35, "outer": 0.42, "periphery": 0.2}
-"""Smallest statistic that is flagged. On development data (benchmarks/regimes.py, seeds from 1000), models without a
+"""Smallest statistic that is flagged. In development runs, which are not recorded (seeds from 1000), models without a
 shortcut reached 0.29 (simple), 0.22 (outer; 0.40 if one half of the image is the object) and 0.29 (periphery, of
 airplanes and cars; 0.19 elsewhere)."""
 LAYOUT = "the low frequencies"
