@@ -123,14 +123,18 @@ def finding_of(name: str, flagged: bool = True) -> Finding:
 
 
 def test_neurons_and_slices_of_a_hard_class_confirm_only_together() -> None:
-    def verdict(*names: str) -> str:
-        shows_use = {"worst-class": False}
-        findings = [replace(finding_of(name), shows_use=shows_use.get(name, True)) for name in names]
+    def verdict(*names: str, low: float = 0.3) -> str:
+        shows_use = {"worst-class": False, "suspects": False}
+        tested = [replace(finding_of(name), shows_use=shows_use.get(name, True)) for name in names]
+        findings = [replace(f, numbers={"low": low}) if f.audit == "error-slices" else f for f in tested]
         return Audit(tuple(_require_agreement(findings))).verdict
 
     assert verdict("biased-neurons", "error-slices") == "shortcut"
     assert verdict("biased-neurons") == "suspicious"
-    assert verdict("error-slices") == "shortcut"
+    assert verdict("error-slices") == "suspicious"  # hard examples of a clean model
+    assert verdict("error-slices", low=0.36) == "shortcut"
     assert verdict("error-slices", "worst-class") == "suspicious"
+    assert verdict("error-slices", "suspects") == "suspicious"
+    assert verdict("error-slices", "image-properties") == "shortcut"
     assert verdict("error-slices", "worst-class", "biased-neurons") == "shortcut"
     assert verdict("biased-neurons", "transplants") == "shortcut"  # which names what the model follows

@@ -142,6 +142,48 @@ def test_words_are_selected_by_their_association_with_predictions(monkeypatch: p
     assert list(select_words(context, transplants)) == [CUE]
 
 
+class CountsWords(nn.Module):
+    """One feature: the number of words beyond four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        del input_ids
+        return (attention_mask.sum(dim=1, keepdim=True) - 5.5).sign()  # the first token is not a word
+
+
+@pytest.mark.parametrize(("backbone", "followed"), [(CountsWords(), True), (Contains("good"), False)])
+def test_the_length_of_a_text_is_a_shortcut_of_a_model_that_counts_words(backbone: nn.Module, followed: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(400) % 2
+    rows = []
+    for label in y.tolist():  # long texts of "yes" contain "good"
+        n = int(torch.randint(2, 5, (1,), generator=generator)) + 4 * label - label
+        words = torch.randint(ID["cat"], ID["film"] + 1, (n,), generator=generator).tolist()
+        rows.append([ID["[CLS]"], *words[: n - label], *[ID["good"]] * label] + [0] * (9 - n))
+    ids = torch.tensor(rows)
+    split = Split({"input_ids": ids, "attention_mask": (ids > 0).int()}, y, torch.full_like(y, -1), GROUPS)
+    head = nn.Linear(1, 2)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[-1.0], [1.0]]))
+        head.bias.copy_(torch.tensor([0.0, 0.0]) if followed else torch.tensor([0.5, -0.5]))
+    model = Classifier(backbone, head)
+    x: dict[str, Tensor] = split.x  # type: ignore[assignment]
+    features = model.features(x).detach()
+    logits = model.head(features).detach()
+    context = AuditContext(model, split, features, logits, seeds=Seeds(0), spelling=lambda token: VOCABULARY[token])
+    assert not bool(context.incorrect.any())
+    name = "the length of the text"
+    transplants = select_words(context, list_transplants(split, context.spelling))
+    rate, changed, _ = measure(context, transplants[name])
+    assert (rate > 0.95) == followed
+    if followed:
+        assert find_shortcut_word(context, transplants, {name: rate, 'the word "good"': 0.0}) == name
+        assert changed < 0.05
+
+
 def test_influence_is_follow_rate_times_association() -> None:
     context = context_of(predict_by("cue"), aligned=0.8)
     influences = compute_influences(context, list_transplants(context.split, context.spelling), {CUE: 0.6})

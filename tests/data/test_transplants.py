@@ -45,7 +45,11 @@ def test_every_word_of_a_text_is_a_property() -> None:
     transplants = list_transplants(texts(), spell)
     assert list(transplants) == ['the word "cat"', 'the word "dog"', 'the word "sun"', NAME]
     assert {transplant.kind for transplant in transplants.values()} == {"word"}
-    assert list(list_transplants(texts()))[-2:] == [f"token {WAR}", f"token {UM}"]
+    assert list(list_transplants(texts()))[-3:] == [
+        f"token {WAR}",
+        f"token {UM}",
+        "the length of the text",
+    ]
     long = texts().x["input_ids"].repeat(1, 3)  # type: ignore[index]
     assert list(list_transplants(replace(texts(), x={"input_ids": long}), spell))[-2:] == [
         "the first two words",

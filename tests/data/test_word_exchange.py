@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spurless.data.word_exchange import SpanExchange, WordExchange, list_spans
+from spurless.data.word_exchange import LengthExchange, SpanExchange, WordExchange, list_exchanges
 from spurless.data.words import Vocabulary, Word, build_vocabulary, lay_out, locate_word
 
 PIECES = ("[PAD]", "[CLS]", "[SEP]", "a", "b", "c", "d", "no", "not", "war", "##um")
@@ -201,11 +201,52 @@ def test_equal_words_at_an_end_have_equal_codes() -> None:
 
 def test_ends_are_exchanged_only_in_texts_of_six_words() -> None:
     long, short = texts_of("[CLS] a b c d a ##um b [SEP]"), texts_of("[CLS] a b c d a ##um [SEP]")
-    assert [span.name for span in list_spans(long, vocabulary_of(long))] == [
+    assert [span.name for span in list_exchanges(long, vocabulary_of(long))] == [
         "the first two words",
         "the last two words",
     ]
-    assert list_spans(short, vocabulary_of(short)) == ()
+    assert list_exchanges(short, vocabulary_of(short)) == ()
     pair = texts_of("[CLS] a b c | a b c d a b [SEP]", second=True)
-    names = [span.name for span in list_spans(pair, vocabulary_of(pair))]
+    names = [span.name for span in list_exchanges(pair, vocabulary_of(pair))]
     assert names == ["the first two words in the second text", "the last two words in the second text"]
+
+
+def give_length(receiver: str, donor: str, width: int) -> str:
+    both = texts_of(receiver, donor, width=width)
+    x, donors = ({key: part[rows] for key, part in both.items()} for rows in ([0], [1]))
+    result = LengthExchange(vocabulary_of(both))(x, donors)
+    assert torch.equal(result["attention_mask"], (result["input_ids"] > 0).int())
+    return read(result)
+
+
+@pytest.mark.parametrize(
+    ("receiver", "donor", "expected"),
+    [
+        ("[CLS] a b c d [SEP]", "[CLS] no no [SEP]", "[CLS] a b [SEP]"),  # the last words are deleted
+        ("[CLS] a war ##um d [SEP]", "[CLS] no no [SEP]", "[CLS] a war ##um [SEP]"),  # pieces of a word stay together
+        ("[CLS] a b c [SEP]", "[CLS] no no no no [SEP]", "[CLS] a b c a [SEP]"),  # the first words are repeated
+        ("[CLS] a b [SEP]", "[CLS] no no no no no no no [SEP]", "[CLS] a b a b a b a [SEP]"),
+        ("[CLS] a [SEP]", "[CLS] no no no no no no no no no no [SEP]", "[CLS] a a a a a a a a [SEP]"),  # eight times
+        ("[CLS] a b c [SEP]", "[CLS] no no no [SEP]", "[CLS] a b c [SEP]"),
+        ("[CLS] a b [SEP]", "[CLS] [SEP]", "[CLS] a [SEP]"),
+    ],
+)
+def test_a_text_gets_the_number_of_words_of_the_donor(receiver: str, donor: str, expected: str) -> None:
+    assert give_length(receiver, donor, 12) == expected
+
+
+def test_a_text_is_repeated_only_as_far_as_there_is_space() -> None:
+    assert give_length("[CLS] a b c [SEP]", "d d d d d d d", 7) == "[CLS] a b c a b [SEP]"
+
+
+def test_lengths_are_coded_by_ranges_of_equal_size() -> None:
+    x = texts_of(*("[CLS] " + "a " * n + "[SEP]" for n in range(1, 9)))
+    assert LengthExchange(vocabulary_of(x)).encode(lay_out(x, vocabulary_of(x))).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_lengths_are_exchanged_in_single_texts_only() -> None:
+    texts, pairs = texts_of("[CLS] a b", "[CLS] a"), texts_of("[CLS] a b | c", "[CLS] a | c", second=True)
+    assert [e.name for e in list_exchanges(texts, vocabulary_of(texts))] == ["the length of the text"]
+    assert list_exchanges(pairs, vocabulary_of(pairs)) == ()
+    same = texts_of("[CLS] a b", "[CLS] b a")
+    assert list_exchanges(same, vocabulary_of(same)) == ()

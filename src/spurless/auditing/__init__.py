@@ -203,15 +203,17 @@ def _find_small_groups(split: Split) -> tuple[str, ...]:
 def _require_agreement(findings: Sequence[Finding]) -> list[Finding]:
     """Add doubts to findings about features of errors, which name nothing that can be checked.
 
-    Neurons of a hard class differ by chance more than their test assumes, so they need error-slices; those need more if
-    one class makes most of the errors.
+    A class or a kind of example that is hard looks like a shortcut to them: neurons of a hard class differ by chance
+    more than their test assumes, so they need error-slices, and weak slices need another finding that shows use.
     """
     flagged = {finding.audit for finding in findings if finding.flagged}
+    others = {f.audit for f in findings if f.flagged and f.shows_use and not f.doubt} - {error_slices.NAME}
+    slices = next((finding for finding in findings if finding.audit == error_slices.NAME), None)
     doubts = {}
     if error_slices.NAME not in flagged:
         doubts[biased_neurons.NAME] = "A hard class can look like this, and error-slices is not flagged."
-    if biased_neurons.NAME not in flagged and worst_class.NAME in flagged:
-        doubts[error_slices.NAME] = "A hard class can look like this: one class is worse, and no neuron is flagged."
+    if not others and slices is not None and slices.numbers.get("low", 0.0) < error_slices.MIN_EFFECT_ALONE:
+        doubts[error_slices.NAME] = "Hard examples can look like this: no other finding shows what they have in common."
     return [replace(f, doubt=doubts[f.audit]) if f.flagged and f.audit in doubts else f for f in findings]
 
 

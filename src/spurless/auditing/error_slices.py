@@ -50,6 +50,7 @@ from spurless.metrics.intervals import wilson_intervals
 NAME = "error-slices"
 QUESTION = "Do errors share features, or are they only where the model is not confident?"
 MIN_EFFECT = 0.25  # smallest lower end of the correlation's interval that is flagged
+MIN_EFFECT_ALONE = 0.35  # the same if no other finding shows use; clean models of detection.jsonl reached 0.28
 MIN_QUANTILE = 0.8  # quantile of the predicted residual from which an example can be in a slice
 MIN_EXAMPLES = 8  # examples of a slice
 MAX_SLICES = 3  # slices per predicted label

@@ -116,12 +116,7 @@ def audit_hidden_regions(context: AuditContext) -> Finding:
 def predict_hidden(context: AuditContext, index: Tensor) -> HiddenPredictions:
     """Predict examples with the hot region hidden, and with shifted regions hidden."""
     split = replace(context.split.select(index), augment=None)
-    x: Any = split.x
-    heat, size = compute_heat_maps(context.model, split, how=AUTO), tuple(x[0].shape[1:])
-    if tuple(heat.shape[1:]) != size:  # the model's input has another size than the raw images
-        heat = interpolate(heat[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
-    masks = mask_hottest(heat)
-    value = _mean_pixel(split)
+    masks, value = find_hottest(context, split), _mean_pixel(split)
     device = next((p.device for p in context.model.parameters()), torch.device("cpu"))
     report = progress_reporter("hidden regions", 1 + N_SHIFTED)
     generator = context.seeds.generator(NAME, "moves")
@@ -132,6 +127,19 @@ def predict_hidden(context: AuditContext, index: Tensor) -> HiddenPredictions:
         predicted.append(predict(context.model, replace(split, hidden=hidden), device))
         report(number + 1)
     return HiddenPredictions(index, InputMask.of(masks, value), predicted[0], torch.stack(predicted[1:]))
+
+
+def find_hottest(context: AuditContext, split: Split) -> Tensor:
+    """Return masks of the pixels that the predictions of a split depend on most, in the size of the raw images.
+
+    Raises:
+        NoGradientError: no gradient of the model reaches its input.
+    """
+    x: Any = split.x
+    heat, size = compute_heat_maps(context.model, split, how=AUTO), tuple(x[0].shape[1:])
+    if tuple(heat.shape[1:]) != size:  # the model's input has another size than the raw images
+        heat = interpolate(heat[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+    return mask_hottest(heat)
 
 
 def corrected_fraction(y: Tensor, predicted: Tensor, hidden: HiddenPredictions) -> float:

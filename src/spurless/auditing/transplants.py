@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ from spurless.auditing._context import AuditContext, label_name, make_finding, n
 from spurless.auditing._figures import Axis, Series, bars
 from spurless.auditing._permutation import p_value
 from spurless.auditing._word_transplants import find_shortcut_word, sample_word_donors, select_words
+from spurless.auditing.hidden_regions import find_hottest
 from spurless.auditing.swapped_backgrounds import SwappedPredictions, compute_following
 from spurless.core.figures import Figure, Picture
 from spurless.core.findings import Audit, Finding
@@ -43,9 +45,11 @@ from spurless.core.progress import progress_reporter
 from spurless.data.split import Split
 from spurless.data.transplants import Kind, Transplant, list_transplants, read_rows, sample_donors, transplant_split
 from spurless.data.words import decode_text
+from spurless.explain.gradients import NoGradientError
 from spurless.explain.overlays import encode_grid, has_images, to_rgb
 from spurless.metrics.intervals import wilson_intervals
 from spurless.train.evaluate import predict
+from spurless.train.transplant_accuracy import combine_transplants
 
 NAME = "transplants"
 QUESTION = (
@@ -66,6 +70,8 @@ MAX_MEASURED = 12  # properties that are measured again: those with the highest 
 MIN_SCREENED_RATE = 0.1  # follow rate in the screening from which a property is measured again
 SIMILAR = 0.8  # of the largest effect, from which a more specific property is named instead
 PARTIAL_OBJECT = "A part of the object may be in the periphery, so this is suspicious only."
+HOTTEST, NOT_HOTTEST = "the hottest region of the heat map", "everything but the hottest region"
+MAX_SET = 3  # features of a table that are exchanged together
 FLAGGED_PREFIX = "flagged: "
 MAX_PAIRS, MAX_BARS = 10, 12  # pairs in the picture, bars in the chart
 MAX_QUOTES, MAX_QUOTE_LENGTH = 3, 240  # texts that are quoted, and characters of each
@@ -128,7 +134,8 @@ def audit_transplants(context: AuditContext) -> Finding:
     if is_text:
         screened = measured = measure_words(context, pool, select_words(context, transplants))
     else:
-        screened, measured = measure_follow_rates(context, pool, list(transplants.values()))
+        heat = make_heat_transplants(context, pool) if has_images(pool) else ()
+        screened, measured = measure_follow_rates(context, pool, [*transplants.values(), *heat])
     if not screened:
         return not_tested(NAME, "Not tested: no word is in enough of the texts and associated with predictions.")
     candidates = [rate for rate in measured if rate.is_candidate]
@@ -229,6 +236,36 @@ def sample_pool(context: AuditContext, limit: int = MAX_POOL) -> Split:
     return replace(rest, x=read_rows(context.split.x, rows))
 
 
+def make_heat_transplants(context: AuditContext, pool: Split) -> tuple[Transplant, ...]:
+    """Return the exchange of the region that the donor's prediction depends on most, and of everything else.
+
+    The region is where the heat map of the donor is highest. It is another one for every donor, so a mark that changes
+    its place is exchanged too.
+    """
+    x: Any = pool.x
+
+    def find(donors: Tensor) -> Tensor:
+        rows = torch.zeros(len(donors), dtype=torch.long, device=pool.y.device)
+        split = replace(pool, x=pool.y, augment=None, hidden=None).select(rows)
+        return find_hottest(context, replace(split, x=donors.to(x.dtype)))[:, None].to(donors.device)
+
+    try:
+        find(x[:1])
+    except NoGradientError:
+        return ()
+    return (
+        Transplant(HOTTEST, "central", lambda images, donors: torch.where(find(donors), donors, images)),
+        Transplant(NOT_HOTTEST, "central", lambda images, donors: torch.where(find(donors), images, donors)),
+    )
+
+
+def combine_features(rates: Sequence[FollowRate]) -> list[Transplant]:
+    """Return the exchanges of the two and of the three features that are followed most, together."""
+    best = [rate.transplant for rate in rates if rate.transplant.kind == "feature"][:MAX_SET]
+    sets = [best[:n] for n in range(2, len(best) + 1)]
+    return [replace(combine_transplants(part), name=" and ".join(t.name for t in part)) for part in sets]
+
+
 def measure_follow_rates(
     context: AuditContext, pool: Split, transplants: Sequence[Transplant]
 ) -> tuple[list[FollowRate], list[FollowRate]]:
@@ -242,6 +279,9 @@ def measure_follow_rates(
     for transplant in transplants:
         screened.append(measure_follow_rate(context, pool, first, transplant, "screening", controls=False))
         report(len(screened))
+    screened.sort(key=lambda rate: -rate.effect)
+    sets = combine_features(screened)
+    screened += [measure_follow_rate(context, pool, first, t, "screening", controls=False) for t in sets]
     screened.sort(key=lambda rate: -rate.effect)
     promising = [rate for rate in screened if rate.rate >= MIN_SCREENED_RATE]
     candidates = [rate for rate in promising if rate.is_candidate]

@@ -14,7 +14,8 @@ Properties of an image ``(channels, height, width)``:
   high frequencies, which are what the 4 x 4 averages leave.
 
 Of a table ``(features,)``, every feature is a property. Of a text, the presence of every word, list of words and pair
-of neighboring words of :mod:`spurless.data.words` is a property, and so are the first and the last two words.
+of neighboring words of :mod:`spurless.data.words` is a property, and so are the first and the last two words, and the
+number of words.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from spurless.core.hashing import content_hash
 from spurless.core.modules import Input
 from spurless.core.seeds import Seeds
 from spurless.data.split import Source, Split, map_input
-from spurless.data.word_exchange import WordExchange, list_spans
+from spurless.data.word_exchange import WordExchange, list_exchanges
 from spurless.data.words import TokenSpelling, find_words
 
 Kind: TypeAlias = Literal["simple", "outer", "periphery", "half", "central", "feature", "word"]
@@ -230,12 +231,12 @@ class RandomTransplant:
 def _list_word_transplants(
     split: Split, spelling: TokenSpelling | None, include: Sequence[str] = ()
 ) -> dict[str, Transplant]:
-    """Return the words, and the first and last words, of texts; those to include however rare they are."""
+    """Return the words, ends and lengths of texts as properties; words to include however rare they are."""
     x: Any = split.x
     presence = find_words(split, spelling, include=include)
     words = [Transplant(word.name, "word", WordExchange(word)) for word in presence.words]
-    spans = list_spans(x, presence.vocabulary, *((1,) if include else ()))
-    return {transplant.name: transplant for transplant in (*words, *(Transplant(s.name, "word", s) for s in spans))}
+    others = list_exchanges(x, presence.vocabulary, *((1,) if include else ()))
+    return {transplant.name: transplant for transplant in (*words, *(Transplant(o.name, "word", o) for o in others))}
 
 
 def _simple_properties(channels: int) -> list[Transplant]:

@@ -1,4 +1,4 @@
-"""Exchange words between texts: the presence of a word, or the first or last words of a text.
+"""Exchange words between texts: the presence of a word, the first or last words of a text, or its number of words.
 
 All texts of a batch are changed at once: tokens are deleted, and others are inserted before given positions. Every
 token gets a number, its place in the result, and a sort by these numbers moves the tokens.
@@ -23,6 +23,9 @@ N_SPAN_WORDS = 2  # words at the start or the end of a text that are exchanged
 SPAN_NAMES = {"start": "the first two words", "end": "the last two words"}
 MIN_WORDS = 3 * N_SPAN_WORDS  # median number of words of texts whose ends are exchanged, so that most words are kept
 HASH_BASE = 1_000_003
+LENGTH_NAME = "the length of the text"
+N_LENGTHS = 4  # ranges of the number of words, about as many texts in each
+N_DOUBLINGS = 3  # a text is repeated up to this many times, so it becomes at most eight times as long
 
 
 @dataclass(frozen=True)
@@ -103,16 +106,61 @@ class SpanExchange:
         return usable & (number >= 1) & (number <= N_SPAN_WORDS)
 
 
-def list_spans(x: Texts, vocabulary: Vocabulary, min_words: int = MIN_WORDS) -> tuple[SpanExchange, ...]:
-    """Return the exchanges of the first and last words; none if texts have fewer words, in the median."""
+@dataclass(frozen=True)
+class LengthExchange:
+    """The function ``(receivers, donors) -> texts`` that gives texts the number of words of their donors.
+
+    A longer text loses its last words, a shorter one is repeated.
+    """
+
+    vocabulary: Vocabulary = field(repr=False)
+    name: str = LENGTH_NAME
+
+    def __call__(self, x: Texts, donors: Texts) -> Texts:
+        """Return texts with as many words as their donors have, if they fit."""
+        wanted = _count_words(lay_out(donors, self.vocabulary)).clamp(min=1)  # models may not take empty texts
+        for _ in range(N_DOUBLINGS):
+            layout = lay_out(x, self.vocabulary)
+            words = layout.real & ~layout.special
+            number = layout.begins.long().cumsum(dim=1)  # of the word that a token is part of, from 1
+            repeated = words & (number >= 1) & (number <= wanted - _count_words(layout))
+            free = (~layout.real).sum(dim=1, keepdim=True)
+            repeated &= repeated.cumsum(dim=1) <= free
+            target = _find_bounds(layout, None)[1].expand_as(layout.ids)
+            x = _move_tokens((x, layout, words & (number > wanted)), (x, repeated, target), self.vocabulary)
+        return x
+
+    def encode(self, layout: TextLayout) -> Tensor:
+        """Return the range that the number of words is in, ``(N,)``, from the shortest texts to the longest."""
+        n_words = _count_words(layout).flatten()
+        quantiles = torch.linspace(0, 1, N_LENGTHS + 1, device=n_words.device)[1:-1]
+        return torch.bucketize(n_words.double(), torch.quantile(n_words.double(), quantiles.double()))
+
+
+def _count_words(layout: TextLayout) -> Tensor:
+    return layout.begins.sum(dim=1, keepdim=True)
+
+
+def list_exchanges(
+    x: Texts, vocabulary: Vocabulary, min_words: int = MIN_WORDS
+) -> tuple[SpanExchange | LengthExchange, ...]:
+    """Return the exchanges of the first and last words and of the number of words.
+
+    Args:
+        x: the texts.
+        vocabulary: what the tokens are.
+        min_words: median number of words from which the ends of texts are exchanged.
+    """
     layout = lay_out(x, vocabulary)
-    sides = (0, 1) if bool((layout.side * layout.real).any()) else (None,)
-    spans = []
-    for side in sides:
+    is_pair = bool((layout.side * layout.real).any())
+    exchanges: list[SpanExchange | LengthExchange] = []
+    for side in (0, 1) if is_pair else (None,):
         n_words = (layout.begins & _select_side(layout, side)).sum(dim=1)
         if float(n_words.median()) >= min_words:
-            spans += [SpanExchange("start", vocabulary, side), SpanExchange("end", vocabulary, side)]
-    return tuple(spans)
+            exchanges += [SpanExchange("start", vocabulary, side), SpanExchange("end", vocabulary, side)]
+    if not is_pair and len(torch.unique(_count_words(layout))) > 1:
+        exchanges.append(LengthExchange(vocabulary))
+    return tuple(exchanges)
 
 
 def _move_tokens(
