@@ -82,6 +82,14 @@ def test_followed_properties_are_transplanted_first_then_methods_that_train_then
     get_choice_info(dcwp)
 
 
+def test_a_property_that_may_contain_the_object_is_no_reason_to_repair_unless_it_is_named() -> None:
+    (finding,) = audit("transplants").findings
+    doubtful = Audit((replace(finding, doubt="A part of the object may be in it."),))
+    assert choose(doubtful, here()) == []
+    assert choose(doubtful, FOLLOWED)[0].method == "transplant"
+    assert choose(Audit(()), FOLLOWED)[0].method == "transplant"
+
+
 def test_a_model_that_cannot_be_initialised_again_is_not_restarted() -> None:
     methods = [c.method for c in choose(audit("transplants"), replace(FOLLOWED, can_restart=False))]
     assert methods == ["transplant", "class-balanced-head", "afr"]

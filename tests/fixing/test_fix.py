@@ -130,6 +130,20 @@ def test_data_without_any_conflicting_example_are_repaired_by_a_transplant() -> 
     assert not any(done.after.supervision[key] for key in ("train_attributes", "val_attributes"))
 
 
+def test_a_property_that_may_contain_the_object_is_repaired_only_if_it_is_named() -> None:
+    (finding,) = CORNER.findings
+    doubtful = Audit((replace(finding, doubt="A part of the object may be there."),))
+    left = fix(follower(), biased(), audit=doubtful, budget=0.0, compute=CPU)
+    assert (left.fixed, left.attempts, left.properties) == (False, (), ())
+    assert "--property 'the top left corner'" in left.summary[-1]
+    named = fix(
+        follower(), biased(), audit=doubtful, properties=["the top left corner"], tries=["transplant"], compute=CPU
+    )
+    assert named.properties == ("the top left corner",)
+    with pytest.raises(UnknownNameError, match="the top left corner"):
+        fix(follower(), biased(), audit=doubtful, properties=["the top left comer"], compute=CPU)
+
+
 def test_what_the_budget_did_not_allow_is_listed_and_cheap_methods_are_run() -> None:
     done = repaired_without_conflicts()
     outcomes = {attempt.choice.display_name: attempt.outcome for attempt in done.attempts}

@@ -176,6 +176,17 @@ def test_nothing_found_is_nothing_done() -> None:
     assert lines[0].startswith("The old model is kept. Nothing is flagged that a repair could improve")
 
 
+def test_a_property_that_may_contain_the_object_is_left_to_the_user() -> None:
+    numbers = {"flagged: the periphery": 0.3}
+    finding = Finding("transplants", "It follows the periphery", 0.3, True, 0.002, "b", "r", doubt="d", numbers=numbers)
+    lines = summarize(Audit((finding,)), [], (OLD, OLD), HELD, 0.01)
+    assert "--property 'the periphery'" in lines[-1]
+    tried = summarize(Audit((finding,)), [attempt("no better", OLD)], (OLD, OLD), HELD, 0.01)
+    assert sum("--property 'the periphery'" in line for line in tried) == 1
+    certain = Audit((replace(finding, doubt=""),))
+    assert not any("--property" in line for line in summarize(certain, [], (OLD, OLD), HELD, 0.01))
+
+
 def test_methods_that_were_not_tried_are_listed() -> None:
     attempts = [attempt("no better", OLD), attempt("not tried", method="jtt"), attempt("not tried", method="dcwp")]
     lines = summarize(FOUND, attempts, (OLD, OLD), HELD, 0.01)

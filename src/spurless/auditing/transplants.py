@@ -144,16 +144,19 @@ def audit_transplants(context: AuditContext) -> Finding:
     best = flagged[0] if flagged else max(measured, key=lambda rate: rate.effect, default=None)
     severity = flagged[0].effect if flagged else max((rate.effect for rate in candidates), default=0.0)
     name = best.name if best else ""
+    is_doubtful = bool(flagged) and best is not None and best.transplant.kind == "periphery"
     return make_finding(
         NAME,
         (p, severity, bool(flagged)),
         f"The model follows {name}: given that of another class, it predicts that class",
         "The model does not follow any of the simple properties and outer regions",
         _describe(context, pool, best, screened, p),
-        "Vary it in the training data, or repair the model: spurless fix trains with this property transplanted from "
-        "random other examples, and ranks repairs by the accuracy under such transplants.",
+        f"Look at the pairs. If the label must not depend on it, run spurless fix with --property '{name}'."
+        if is_doubtful
+        else "Vary it in the training data, or repair the model: spurless fix trains with this property transplanted "
+        "from random other examples, and ranks repairs by the accuracy under such transplants.",
         shortcut=name if flagged else None,
-        doubt=PARTIAL_OBJECT if flagged and best is not None and best.transplant.kind == "periphery" else "",
+        doubt=PARTIAL_OBJECT if is_doubtful else "",
         numbers=_collect_numbers(screened, measured, flagged),
         items=_draw(context, pool, best, screened, measured),
     )
@@ -171,9 +174,15 @@ def _flag(context: AuditContext, pool: Split, candidates: Sequence[FollowRate]) 
     return [rate for rate in flagged if not _is_explained(context, pool, rate, flagged)]
 
 
-def flagged_properties(audit: Audit) -> tuple[str, ...]:
-    """Return the properties that an audit flags, the first of which names the shortcut."""
-    numbers = next((finding.numbers for finding in audit.flagged if finding.audit == NAME), {})
+def flagged_properties(audit: Audit, *, doubtful: bool = True) -> tuple[str, ...]:
+    """Return the properties that an audit flags, the first of which names the shortcut.
+
+    Args:
+        audit: the audit.
+        doubtful: include properties in which a part of the object may be.
+    """
+    found = (f for f in audit.flagged if f.audit == NAME and (doubtful or not f.doubt))
+    numbers = next((finding.numbers for finding in found), {})
     return tuple(key.removeprefix(FLAGGED_PREFIX) for key in numbers if key.startswith(FLAGGED_PREFIX))
 
 

@@ -44,6 +44,14 @@ def fix(
         "--try",
         metavar="WHICH",
     ),
+    properties: list[str] = cli.param(
+        list,
+        REPAIR,
+        "A property that the label must not depend on, such as 'the frame'; give the option again for more.",
+        "--property",
+        metavar="NAME",
+        show_default="those that the audit flags without a doubt",
+    ),
     tolerance: float = cli.param(
         0.01,
         REPAIR,
@@ -114,6 +122,7 @@ def fix(
             preset=preset,
             options=parse_pairs(method_option, "--method-option"),
             tries=_parse_tries(try_),
+            properties=properties or None,
             tolerance=tolerance,
             budget=budget,
             train=parse_pairs(train, "--train"),

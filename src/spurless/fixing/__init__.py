@@ -74,6 +74,7 @@ def fix(  # noqa: PLR0913 - public API
     preset: str | None = None,
     options: Mapping[str, Any] | None = None,
     tries: Tries | Sequence[str] = (),
+    properties: Sequence[str] | None = None,
     tolerance: float = 0.01,
     budget: float | None = None,
     audit: Audit | None = None,
@@ -101,6 +102,8 @@ def fix(  # noqa: PLR0913 - public API
         preset: preset of the method; by default it gets settings for a model that was trained elsewhere.
         options: options of the method that override its settings.
         tries: run several methods and keep the best: ``"repairs"``, ``"all"``, or names of methods.
+        properties: names of transplants, such as ``"the frame"``, that the label must not depend on; by default those
+            that the audit flags without a doubt. Repairs are judged by the accuracy under them.
         tolerance: largest accepted fall of the accuracy on the held-out half, with groups or their substitutes weighted
             alike; 0.01 is one point.
         budget: minutes after which no method that trains the whole network is started; by default 5 if neither a
@@ -137,12 +140,11 @@ def fix(  # noqa: PLR0913 - public API
         word, grouped_data = grouped
         holdout = replace(split_validation(grouped_data, seed), whole=data, word=word)
         context = compute_repair_context(old, holdout, settings.batch_size, run)
-    flagged = _get_flagged_transplants(before, data)
-    properties = tuple(transplant.name for transplant in flagged)
+    flagged = _select_transplants(before, data, properties)
     context = replace(
         context,
-        properties=properties,
-        can_restart=bool(properties) and _can_restart(old),
+        properties=tuple(transplant.name for transplant in flagged),
+        can_restart=bool(flagged) and _can_restart(old),
         can_infer_groups=_has_images(data.val) and not context.val_attributes,
         has_regions=bool(flagged) and all(transplant.region is not None for transplant in flagged),
     )
@@ -198,10 +200,18 @@ def _finish(
     )
 
 
-def _get_flagged_transplants(audit: Audit, data: Splits) -> tuple[Transplant, ...]:
-    """Return the flagged properties that the examples have."""
+def _select_transplants(audit: Audit, data: Splits, names: Sequence[str] | None) -> tuple[Transplant, ...]:
+    """Return the named properties; by default those that the audit flags without a doubt, if the examples have them.
+
+    A part of the object may be in a doubtful property. Without it a good model is worse, so the user decides.
+    """
     known = list_transplants(data.val, load_spelling(data) if isinstance(data.val.x, dict) else None)
-    return tuple(known[name] for name in flagged_properties(audit) if name in known)
+    for name in names or ():
+        if name not in known:
+            raise UnknownNameError("property", name, tuple(known))
+    if names is None:
+        names = [name for name in flagged_properties(audit, doubtful=False) if name in known]
+    return tuple(known[name] for name in dict.fromkeys(names))
 
 
 def _has_images(split: Split) -> bool:

@@ -4,9 +4,10 @@ All rules that apply are run, in this order, and the best model is kept:
 
 1. The model relies on the attributes of validation, or on a word that the audit found if there are none
    (:mod:`spurless.fixing.holdout`): ``dfr``, with weighted and with subsampled groups.
-2. The model follows properties that can be transplanted: ``transplant`` trains on with these properties of random
-   examples; ``dfr`` gets groups that are inferred from them (:mod:`spurless.fixing.typical_groups`); ``lff``, ``jtt``
-   and ``dcwp`` train a copy with new initial weights, if it can have some; ``masktune`` hides them if they are regions.
+2. The model follows properties that can be transplanted and that contain no part of the object, or the user names them:
+   ``transplant`` trains on with these properties of random examples; ``dfr`` gets groups that are inferred from them
+   (:mod:`spurless.fixing.typical_groups`); ``lff``, ``jtt`` and ``dcwp`` train a copy with new initial weights, if it
+   can have some; ``masktune`` hides them if they are regions.
 3. Hiding the region that predictions depend on corrects errors: ``masktune``, which trains on the rest of the image.
 4. The accuracy on validation is much lower than on train, or only one class is worse: ``class-balanced-head`` on
    validation, where the shortcut holds less often.
@@ -35,6 +36,7 @@ from spurless.auditing import (
     hidden_regions,
     property_association,
     tokens,
+    transplants,
     worst_class,
 )
 from spurless.core.findings import Audit, Finding
@@ -98,10 +100,11 @@ def compute_repair_context(model: Classifier, holdout: Holdout, batch_size: int,
 def choose(audit: Audit, context: RepairContext) -> list[Choice]:
     """Return the methods that fit the findings, the one with the highest expected value first.
 
-    Returns an empty list if nothing is flagged, or only that the label is associated with something in the data.
+    Returns an empty list if nothing is flagged that a repair could improve: only that the label is associated with
+    something in the data, or a property in which a part of the object may be.
     """
-    findings = {finding.audit: finding for finding in audit.flagged if finding.audit not in DATA_ONLY}
-    if not findings:
+    findings = {f.audit: f for f in audit.flagged if f.audit not in DATA_ONLY and not _is_doubtful_property(f)}
+    if not findings and not context.properties:
         return []
     use_of_groups = findings.get(attribute_use.NAME) or findings.get(group_gap.NAME)
     use = findings.get(tokens.NAME) if context.has_word else use_of_groups
@@ -142,6 +145,10 @@ def get_choice_info(choice: Choice) -> Info:
 def trains_network(choice: Choice) -> bool:
     """Return whether a choice trains the whole network, so that it needs time of the budget."""
     return choice.restart or method_named(choice.method).info.fix != "fast"
+
+
+def _is_doubtful_property(finding: Finding) -> bool:
+    return finding.audit == transplants.NAME and bool(finding.doubt)
 
 
 def _make_group_choices(finding: Finding | None, context: RepairContext) -> list[Choice]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from spurless.auditing.transplants import flagged_properties
 from spurless.core.findings import Audit
 from spurless.core.repairs import (
     ROUNDING_TOLERANCE,
@@ -78,7 +79,8 @@ def summarize(  # noqa: PLR0913 - one argument for each part of a repair
     """
     verdict = f"Before: {summarize_audit(audit).headline}"
     if not attempts:
-        return (f"The old model is kept. {NOTHING_FLAGGED}", verdict, "Name a method to run it nevertheless.")
+        hint = _describe_doubtful(audit) or "Name a method to run it nevertheless."
+        return (f"The old model is kept. {NOTHING_FLAGGED}", verdict, hint)
     taken = next((attempt for attempt in attempts if attempt.outcome == "taken"), None)
     main = taken or next((attempt for attempt in attempts if attempt.score is not None), attempts[0])
     if taken is not None:
@@ -87,9 +89,11 @@ def summarize(  # noqa: PLR0913 - one argument for each part of a repair
         outcome = [_summarize_failure(attempts, scores[0], tolerance)]
         outcome += [_summarize_targets(scores[0])] if main.score is not None else []
         outcome += [LABEL_VALIDATION] if scores[0].evidence != "groups" else []
+    doubtful = _describe_doubtful(audit) if scores[0].evidence == "validation" else ""
     return (
         *outcome,
         verdict,
+        *([doubtful] if doubtful else []),
         main.choice.why,
         holdout.description,
         *([REFITTED] if refitted else []),
@@ -199,6 +203,18 @@ def _summarize_budget(attempts: Sequence[Attempt]) -> list[str]:
     if not names:
         return []
     return [f"Not tried, because there was not enough time: {join_words(names)}. Allow more minutes with --budget."]
+
+
+def _describe_doubtful(audit: Audit) -> str:
+    """Return how to repair a model that follows a property in which a part of the object may be; else nothing."""
+    names = set(flagged_properties(audit)) - set(flagged_properties(audit, doubtful=False))
+    if not names:
+        return ""
+    name = min(names)
+    return (
+        f"The model follows {name}, in which a part of the object may be, so that is not repaired without you. Look at "
+        f"the pairs of images on the audit page. If the label must not depend on it, pass --property '{name}'."
+    )
 
 
 def _summarize_targets(score: RepairScore) -> str:
