@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import spurless as sp
-from spurless.auditing import _require_agreement, audit, find_gaps
+from spurless.auditing import _clear_associations, _require_agreement, audit, find_gaps
 from spurless.auditing._context import AuditContext, compute_context
 from spurless.auditing.property_association import audit_property_association, bin_by_rank, compute_skill
 from spurless.core.findings import Audit, Finding
@@ -91,6 +91,20 @@ def test_a_property_that_the_model_does_not_follow_is_cleared() -> None:
     assert (finding.flagged, finding.severity) == (False, 1.0)
     assert finding.title.endswith("but no transplant is followed often enough to be flagged")
     assert report.verdict == "inconclusive"  # no errors: a model with a shortcut would look the same
+
+
+@pytest.mark.parametrize(("skill", "effect", "cleared"), [(0.9, 0.25, False), (0.9, 0.1, True), (0.6, 0.25, True)])
+def test_a_strong_association_is_not_cleared_if_a_transplant_is_followed_in_part(
+    skill: float, effect: float, cleared: bool
+) -> None:
+    association = Finding(
+        "property-association", "Hue predicts the label", skill, True, 0.01, "b", "r", shows_use=False
+    )
+    followed = Finding("transplants", "It does not follow", effect, False, 0.002, "b", "r")
+    first, _ = _clear_associations([association, followed])
+    assert first.flagged is not cleared
+    assert _clear_associations([association]) == [association]  # nothing was transplanted
+    assert _clear_associations([association, replace(followed, flagged=True)])[0].flagged
 
 
 def test_gaps_without_attributes_are_few_errors_and_suspects() -> None:

@@ -132,6 +132,18 @@ def test_a_corner_that_decides_is_named_although_no_example_breaks_the_shortcut(
     assert finding.p == 0.01  # 1 / (99 + 1)
 
 
+def test_an_outer_region_is_only_suspicious_if_its_inner_part_is_what_decides() -> None:
+    """In 12 x 12 pixels the central ellipse has rows 1 to 10 of the middle columns, and the top band is rows 0 to 2."""
+    x, y = marked_images()
+    x[:, :, :3] = x[:, :, 5:6, 5:6]  # the top band has the brightness of the label
+    for rows, is_certain in ((slice(0, 1), True), (slice(2, 3), False)):
+        finding = audit_transplants(context_of(model_that_reads(rows, slice(5, 7)), x, y))
+        assert finding.flagged
+        assert finding.numbers[f"follow rate: {finding.shortcut}"] == 1.0
+        assert (finding.doubt == "") is is_certain
+        assert ("--property" in finding.remedy) is not is_certain
+
+
 def test_a_color_and_a_corner_that_both_decide_are_both_flagged() -> None:
     class Both(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

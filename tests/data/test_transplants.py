@@ -14,6 +14,7 @@ from spurless.data.transplants import (
     RandomTransplant,
     get_transplants,
     list_transplants,
+    list_transplants_of_shape,
     read_rows,
     transplant_split,
 )
@@ -101,6 +102,18 @@ def test_a_random_donor_gives_or_takes_the_word() -> None:
     assert torch.equal(RandomTransplant((transplant,), p=0.0)(x)["input_ids"], x["input_ids"])
     half = RandomTransplant((transplant,), p=0.5)(x)["input_ids"]
     assert 0 < int((half != x["input_ids"]).any(dim=1).sum()) < 24
+
+
+def test_the_amount_of_ink_is_not_a_color_of_grey_images() -> None:
+    much, little = torch.zeros(1, 3, 4, 4), torch.zeros(1, 3, 4, 4)
+    much[..., :3], little[..., :1] = 0.5, 0.5
+    color = list_transplants_of_shape((3, 4, 4))["the color"]
+    assert torch.equal(color(much, little), much)
+    red = little * torch.tensor([1.0, 0.0, 0.0])[:, None, None]
+    assert not torch.equal(color(much, red), much)
+    assert float(color(much, red)[:, 1:].abs().max()) == 0.0  # red, as the donor
+    # red again: 3 of 4 columns have ink, so with the donor's mean of 0.5 / 4 they get 0.5 / 4 * 4 / 3
+    assert color(much, red)[0, 0, :, :3].flatten().tolist() == pytest.approx([0.5 / 3] * 12)
 
 
 def test_texts_are_augmented_in_training_only() -> None:

@@ -218,14 +218,22 @@ def _require_agreement(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _clear_associations(findings: Sequence[Finding]) -> list[Finding]:
-    """Clear properties that predict the label if transplants were tested and none is flagged."""
-    tested = any(f.audit == transplants.NAME and f.p is not None and not f.flagged for f in findings)
+    """Clear properties that predict the label if transplants were tested and none is flagged.
+
+    A property that almost determines the label is not cleared if one is followed in part: a model that also uses the
+    object follows a shortcut less often.
+    """
+    tested = next((f for f in findings if f.audit == transplants.NAME and f.p is not None and not f.flagged), None)
+    if tested is None:
+        return list(findings)
+    is_followed = tested.severity >= property_association.MIN_PARTIAL_EFFECT
     cleared = []
     for finding in findings:
-        if tested and finding.flagged and finding.audit == property_association.NAME:
+        is_strong = is_followed and finding.severity >= property_association.STRONG_SKILL
+        if finding.flagged and finding.audit == property_association.NAME and not is_strong:
             title = f"{finding.title}, but no transplant is followed often enough to be flagged"
             because = f"{finding.because} The model may still use it in a way that transplants do not exchange."
-            finding = replace(finding, flagged=False, title=title, because=because, remedy="Nothing to do.")
+            finding = replace(finding, flagged=False, title=title, because=because)
         cleared.append(finding)
     return cleared
 

@@ -7,7 +7,8 @@ these predictions and :math:`K` labels, the statistic is the largest skill :math
 properties. Null hypothesis: labels are independent of the properties; they are permuted. Severity: the skill.
 
 A property that predicts the label is suspicious: a model can use it instead of the object. If transplants
-(:mod:`spurless.auditing.transplants`) were tested and none is flagged, the finding is cleared.
+(:mod:`spurless.auditing.transplants`) were tested and none is flagged, the finding is cleared, unless the property
+almost determines the label and a transplant is followed in part.
 Features of a table are legitimate evidence, so they are not tested.
 """
 
@@ -29,6 +30,7 @@ from spurless.explain.overlays import has_images
 NAME = "property-association"
 QUESTION = "Does one simple property of the data, such as a color, a corner or a word, predict the label?"
 MIN_EFFECT = 0.5  # smallest skill that is flagged; brightness and color predict many labels a little
+STRONG_SKILL, MIN_PARTIAL_EFFECT = 0.8, 0.2  # skill, and largest effect of a transplant, that are never cleared
 N_BINS, FOLDS = 16, 5
 MIN_EXAMPLES = 40
 MAX_PERMUTATIONS = 99

@@ -14,9 +14,10 @@ largest statistic is compared with the largest of every permutation. Severity: t
 
 Rule: a property is flagged if :math:`T` reaches ``MIN_EFFECT`` of its kind. *Simple* properties (color, contrast,
 texture) and *outer* regions (bands, corners, the frame) are shortcuts. The low frequencies contain the layout of an
-image, and the texture how much there is in it, so their thresholds are higher. The *periphery* is half of an image and
-may contain a part of the object, so it is only suspicious. *Central* regions, halves, high frequencies and the features
-of a table are reported as use: the label may legitimately be in them. Words have a rule of their own, see
+image, and the texture how much there is in it, so their thresholds are higher. The object may extend into an outer
+region, so the part of it outside of the central ellipse must be followed as often; otherwise the region is only
+suspicious. So is the *periphery*, which is half of an image. *Central* regions, halves, high frequencies and the
+features of a table are reported as use: the label may legitimately be in them. Words have a rule of their own, see
 :mod:`spurless.auditing._word_transplants`.
 
 Limits: a shortcut in the center, in a half of the image or at changing positions, an object, or a person's gender is
@@ -43,7 +44,15 @@ from spurless.core.figures import Figure, Picture
 from spurless.core.findings import Audit, Finding
 from spurless.core.progress import progress_reporter
 from spurless.data.split import Split
-from spurless.data.transplants import Kind, Transplant, list_transplants, read_rows, sample_donors, transplant_split
+from spurless.data.transplants import (
+    Kind,
+    Transplant,
+    central_region,
+    list_transplants,
+    read_rows,
+    sample_donors,
+    transplant_split,
+)
 from spurless.data.words import decode_text
 from spurless.explain.gradients import NoGradientError
 from spurless.explain.overlays import encode_grid, has_images, to_rgb
@@ -69,7 +78,7 @@ MIN_EXAMPLES = 20  # correctly predicted examples, of at least two classes
 MAX_MEASURED = 12  # properties that are measured again: those with the highest follow rates
 MIN_SCREENED_RATE = 0.1  # follow rate in the screening from which a property is measured again
 SIMILAR = 0.8  # of the largest effect, from which a more specific property is named instead
-PARTIAL_OBJECT = "A part of the object may be in the periphery, so this is suspicious only."
+PARTIAL_OBJECT = "A part of the object may be there, so this is suspicious only."
 HOTTEST, NOT_HOTTEST = "the hottest region of the heat map", "everything but the hottest region"
 MAX_SET = 3  # features of a table that are exchanged together
 FLAGGED_PREFIX = "flagged: "
@@ -144,7 +153,7 @@ def audit_transplants(context: AuditContext) -> Finding:
     best = flagged[0] if flagged else max(measured, key=lambda rate: rate.effect, default=None)
     severity = flagged[0].effect if flagged else max((rate.effect for rate in candidates), default=0.0)
     name = best.name if best else ""
-    is_doubtful = bool(flagged) and best is not None and best.transplant.kind == "periphery"
+    is_doubtful = bool(flagged) and not _excludes_object(context, pool, flagged[0])
     return make_finding(
         NAME,
         (p, severity, bool(flagged)),
@@ -171,7 +180,8 @@ def _flag(context: AuditContext, pool: Split, candidates: Sequence[FollowRate]) 
         )
         return [rate for rate in words if rate.name == name]
     flagged = select_specific([rate for rate in candidates if rate.is_large])
-    return [rate for rate in flagged if not _is_explained(context, pool, rate, flagged)]
+    flagged = [rate for rate in flagged if not _is_explained(context, pool, rate, flagged)]
+    return [rate for rate in flagged if _excludes_object(context, pool, rate)] or flagged
 
 
 def flagged_properties(audit: Audit, *, doubtful: bool = True) -> tuple[str, ...]:
@@ -226,6 +236,19 @@ def _is_explained(context: AuditContext, pool: Split, rate: FollowRate, flagged:
     changed, apply = torch.stack(regions).any(dim=0), rate.transplant.apply
     elsewhere = replace(rate.transplant, apply=lambda x, donors: torch.where(changed, x, apply(x, donors)))
     return not measure_follow_rate(context, pool, rate.swapped.index, elsewhere, "measurement").is_large
+
+
+def _excludes_object(context: AuditContext, pool: Split, rate: FollowRate) -> bool:
+    """Return whether a property is followed that cannot contain a part of the object.
+
+    Of an outer region, this is its part outside of the central ellipse.
+    """
+    region = rate.transplant.region
+    if region is None or rate.transplant.kind == "periphery":
+        return region is None
+    outside = region & ~central_region(*region.shape)
+    rest = replace(rate.transplant, apply=lambda x, donors: torch.where(outside, donors, x))
+    return measure_follow_rate(context, pool, rate.swapped.index, rest, "measurement").is_large
 
 
 def sample_pool(context: AuditContext, limit: int = MAX_POOL) -> Split:

@@ -5,8 +5,8 @@ changes to the class of a donor whose color, border or corner it gets, the model
 
 Properties of an image ``(channels, height, width)``:
 
-* *Simple* properties are a few numbers: the mean color (the brightness of a grey image), the hue, the contrast, and the
-  low frequencies, which are the image averaged over a 4 x 4 grid.
+* *Simple* properties are a few numbers: the mean color (the brightness of a grey image), the color, the contrast, and
+  the low frequencies, which are the image averaged over a 4 x 4 grid.
 * *Outer* regions do not contain the center of the image: the frame, four bands, the corners and other outer cells of a
   3 x 3 and a 4 x 4 grid.
 * The *periphery* is the outside of an ellipse, half of the image.
@@ -257,11 +257,21 @@ def _shift_mean(x: Tensor, donors: Tensor) -> Tensor:
 
 
 def _replace_color(x: Tensor, donors: Tensor) -> Tensor:
-    """Give every pixel the donor's mean color, times the pixel's brightness relative to that of its image."""
+    """Give every pixel the donor's mean color, times the pixel's brightness relative to that of its image.
+
+    Grey images keep their brightness if the donor is grey too: without a color, only the size of the bright parts would
+    be exchanged, and a 0 has more ink than a 1.
+    """
     brightness = x.mean(1, keepdim=True)
-    return (
+    colored = (
         brightness / brightness.mean((-2, -1), keepdim=True).clamp(min=MIN_SCALE) * donors.mean((-2, -1), keepdim=True)
     )
+    is_grey = _is_grey(x) & _is_grey(donors)
+    return torch.where(is_grey[:, None, None, None], x, colored)
+
+
+def _is_grey(x: Tensor) -> Tensor:
+    return (x.amax(1) == x.amin(1)).flatten(1).all(dim=1)
 
 
 def _exchange_amplitudes(x: Tensor, donors: Tensor) -> Tensor:
@@ -299,7 +309,7 @@ def _regions(height: int, width: int) -> list[Transplant]:
     regions: list[tuple[str, Kind, Tensor]] = [
         ("the frame", "outer", ~_rectangle(height, width, 1 / 8, 7 / 8, 1 / 8, 7 / 8))
     ]
-    inside = _ellipse(height, width)
+    inside = central_region(height, width)
     regions += [("the periphery", "periphery", ~inside), ("the center", "central", inside)]
     for name, sides in {
         "left": (0, 1, 0, 0.5),
@@ -348,7 +358,8 @@ def _rectangle(height: int, width: int, top: float, bottom: float, left: float, 
     return mask
 
 
-def _ellipse(height: int, width: int) -> Tensor:
+def central_region(height: int, width: int) -> Tensor:
+    """Return the pixels in an ellipse, half of the image, in which the object usually is, ``(height, width)``."""
     y, x = ((torch.arange(n) + 0.5) / n * 2 - 1 for n in (height, width))
     return y[:, None].square() + x.square() <= RADIUS**2
 
