@@ -57,8 +57,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """Yield a new folder for unfinished files, and delete it afterwards; the folders of killed processes go first.
 
-    The folder is locked while it is in use, and the lock ends with the process, so that what a killed process has left
-    can be told from what another one is writing.
+    The folder is locked while it is in use, and the lock ends with the process, so that what a killed process left
+    differs from what another one is writing.
     """
     delete_abandoned(parent)
     folder, descriptor = _create_locked(parent, name)

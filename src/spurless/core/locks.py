@@ -61,7 +61,7 @@ def _open_lock_file() -> int | None:
     record locks are not inherited by worker processes. It is not the records file, because a process loses its record
     locks on a file as soon as it closes any descriptor of that file.
 
-    The file is in a folder that only this user can write to, so that nobody else can put a link in its path.
+    The file is in a folder that only this user can write to, so that others cannot put a link in its path.
     """
     for folder in _private_folders():
         with suppress(OSError):
