@@ -146,7 +146,7 @@ def write_zip(path: Path, members: tuple[Member, ...], outside: Path) -> None:
 
 def snapshot(root: Path) -> dict[str, tuple[object, ...]]:
     """Return kind, mode, identity and content of everything in a folder, without following links."""
-    content = {}
+    content: dict[str, tuple[object, ...]] = {}
     for path in [root, *root.rglob("*")]:
         status = path.lstat()
         data = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None

@@ -114,7 +114,7 @@ def test_pretrained_in_the_metadata_makes_no_request(
 ) -> None:
     weights = rewrite(image_weights(tmp_path / "w.safetensors", name, pictures), options={"pretrained": True})
     more = ["--method", "class-balanced-head"] if command == "fix" else []
-    more += ["--permutations", 9, "--only", "worst-class"] if command == "audit" else []
+    more += ["--permutations", "9", "--only", "worst-class"] if command == "audit" else []
     status, errors = call(command, weights, "--data", pictures, *more)
     assert (status, requests) == (0, []), errors
 
@@ -145,16 +145,16 @@ def test_fitting_pretrained_models_with_given_weights_makes_no_request(
     "changes",
     [
         {"name": "timm:hf-hub:owner/name"},
-        {"name": "timm:hf_hub:owner/name"},
-        {"name": "timm:local-dir:/etc"},
+        pytest.param({"name": "timm:hf_hub:owner/name"}, marks=pytest.mark.slow),
+        pytest.param({"name": "timm:local-dir:/etc"}, marks=pytest.mark.slow),
         {"name": "hf:owner/name"},
-        {"name": "transformers:owner/name"},
-        {"name": "transformers:bert-base-uncased"},
-        {"name": "transformers:owner/name, two encoders"},
-        {"name": "torchvision:https://example.com/w.pth"},
-        {"name": "https://example.com/w"},
-        {"options": {"weights": "https://example.com/w.safetensors"}},
-        {"options": {"load_pretrained": True, "pretrained": True}},
+        pytest.param({"name": "transformers:owner/name"}, marks=pytest.mark.slow),
+        pytest.param({"name": "transformers:bert-base-uncased"}, marks=pytest.mark.slow),
+        pytest.param({"name": "transformers:owner/name, two encoders"}, marks=pytest.mark.slow),
+        pytest.param({"name": "torchvision:https://example.com/w.pth"}, marks=pytest.mark.slow),
+        pytest.param({"name": "https://example.com/w"}, marks=pytest.mark.slow),
+        pytest.param({"options": {"weights": "https://example.com/w.safetensors"}}, marks=pytest.mark.slow),
+        pytest.param({"options": {"load_pretrained": True, "pretrained": True}}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

