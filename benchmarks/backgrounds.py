@@ -34,7 +34,7 @@ from spurless.explain.figures.compare_models import RegionFinder
 from spurless.explain.overlays import load_images
 from spurless.models.classifier import on_device
 from spurless.models.zoo.normalize import Normalize
-from spurless.models.zoo.torchvision import load_pretrained
+from spurless.models.zoo.torchvision import create_pretrained
 from spurless.reporting import write_sections
 
 SIDE = 520
@@ -56,7 +56,7 @@ def load_deeplab(weights: str | Path | None = None) -> nn.Module:
     import torchvision
 
     if weights is None:
-        return nn.Sequential(Normalize(MEAN, STD), load_pretrained("deeplabv3_resnet50"))
+        return nn.Sequential(Normalize(MEAN, STD), create_pretrained("deeplabv3_resnet50"))
     state = _read_state(Path(weights))
     has_auxiliary = any(name.startswith("aux_classifier.") for name in state)
     classes = state["classifier.4.weight"].shape[0] if "classifier.4.weight" in state else 21

@@ -15,6 +15,7 @@ def _the_same_numbers_each_time() -> None:
 def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("SPURLESS_CACHE", str(folder))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "runtime"))  # for locks
     return folder
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spurless.cli.demo import METHODS, TRAIN
+from spurless.cli.demo import METHODS, TRAIN, _check_earlier_records
 
 Cli = Callable[..., Any]
 
@@ -22,9 +22,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_demo_writes_the_page_and_a_record_of_every_method(cli: Cli, here: Path) -> None:
-    (here / "story").mkdir()
-    (here / "story" / "records.jsonl").write_text("of an earlier demo\n")
     result = cli("demo", "--out", "story", "--seeds", 1)
+    _check_earlier_records(here / "story" / "records.jsonl")  # another demo may replace them
     rows = result.records(here / "story" / "records.jsonl")
     assert [row["method"] for row in rows] == list(METHODS)
     assert {path.name for path in (here / "story").iterdir()} == {"records.jsonl", "report.html"}
@@ -37,6 +36,18 @@ def test_demo_writes_the_page_and_a_record_of_every_method(cli: Cli, here: Path)
     assert "A classifier with a shortcut, and its repair" in page
     assert "data:image/png" in page
     assert "Audit of small-cnn on patched-digits" in page
+
+
+@pytest.mark.parametrize("text", [None, "notes\n"])
+def test_records_of_other_commands_are_not_replaced(text: str | None, cli: Cli, here: Path) -> None:
+    records = here / "runs" / "records.jsonl"
+    words = ("--data", "planted", "-D", "n_train=60", "-D", "n_val=20", "-D", "n_test=20", "--model", "linear")
+    assert cli("fit", "erm", *words, "--steps", 2).status == 0
+    if text is not None:
+        records.write_text(text)
+    before = records.read_bytes()
+    result = cli("demo", "--out", "runs", "--seeds", 1)
+    assert (result.status, len(result.err.splitlines()), records.read_bytes()) == (2, 1, before)
 
 
 @pytest.mark.slow

@@ -148,10 +148,24 @@ def test_a_hostile_class_name_stays_one_cell(here: Path) -> None:
         model.head.bias.zero_()  # type: ignore[operator]  # a parameter
     splits = Splits(split, split, split)
     EVAL._write_predictions(here / "result.csv", Abstainer((model,)), splits, None, 0)
-    assert [(row["label"], row["prediction"]) for row in rows_of(here / "result.csv")] == [(n, n) for n in names]
+    assert [(row["label"], row["prediction"]) for row in rows_of(here / "result.csv")] == [
+        (names[0], names[0]),
+        (f"'{names[1]}", f"'{names[1]}"),  # else a spreadsheet would evaluate it
+    ]
     undecodable = Splits(*(replace(split, groups=Groups(("x\udcff", "y"))),) * 3)
     EVAL._write_predictions(here / "result.csv", Abstainer((model,)), undecodable, None, 0)
     assert rows_of(here / "result.csv")[0]["label"] == "x\\udcff"
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", "\r=", "\n", "  =", "\uff1d"])
+def test_no_class_name_is_a_formula(start: str, here: Path) -> None:
+    names = (f"{start}HYPERLINK(1)", "other")
+    split = Split(torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1]), torch.zeros(2, dtype=torch.long), Groups(names))
+    model = Classifier(nn.Identity(), nn.Linear(1, 2))
+    EVAL._write_predictions(here / "result.csv", Abstainer((model,)), Splits(split, split, split), None, 0)
+    rows = rows_of(here / "result.csv")
+    assert [row["label"] for row in rows] == [f"'{names[0]}", "other"]
+    assert {row["prediction"] for row in rows} <= {f"'{names[0]}", "other"}
 
 
 @pytest.mark.parametrize(

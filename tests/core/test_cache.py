@@ -378,14 +378,37 @@ def test_what_the_data_do_wrong_is_not_the_disks(error: Exception, tmp_path: Pat
 @always_kept
 def test_what_nobody_went_on_with_for_a_week_is_removed(tmp_path: Path) -> None:
     store(tmp_path).compute(Pass(table()))
-    for name in ("old", "new", "whole"):
+    old, new, whole, bare, dead = (digit * 24 for digit in "12345")  # keys are hashes
+    for name in (old, new, whole):
         for suffix in ("json", "rows"):
             (tmp_path / f"{name}.{suffix}").write_bytes((tmp_path / f"abc.{suffix}").read_bytes())
-        if name != "whole":
+        if name != whole:
             (tmp_path / f"{name}.json").write_text('{"complete": false}')
-    (tmp_path / "bare.rows").touch()
-    (tmp_path / "dead.lock").touch()
-    for name in ("old.rows", "whole.rows", "bare.rows", "dead.lock"):
+    (tmp_path / f"{bare}.rows").touch()
+    (tmp_path / f"{dead}.lock").touch()
+    for name in (f"{old}.rows", f"{whole}.rows", f"{bare}.rows", f"{dead}.lock"):
         os.utime(tmp_path / name, (1, 1))
     RowStore(tmp_path, "next", N).compute(Pass(table()))
-    assert sorted({name.split(".")[0] for name in names(tmp_path)}) == ["abc", "new", "next", "whole"]
+    assert sorted({name.split(".")[0] for name in names(tmp_path)}) == [new, whole, "abc", "next"]
+
+
+@always_kept
+def test_files_of_the_user_in_the_cache_folder_are_never_deleted(tmp_path: Path) -> None:
+    """$SPURLESS_CACHE may be a folder with other files, of any age and name."""
+    mine = (
+        "poetry.lock",
+        "Cargo.lock",
+        "table.rows",
+        "table.json",
+        "x.lock",
+        "notes.tmp",
+        ".notes.tmp",
+        "AB" * 12 + ".lock",
+    )
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".folder.tmp").mkdir()
+    store(tmp_path).compute(Pass(table()))
+    assert {name: (tmp_path / name).read_text() for name in mine} == dict.fromkeys(mine, "mine")
+    assert (tmp_path / ".folder.tmp").is_dir()

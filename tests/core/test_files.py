@@ -2,12 +2,15 @@
 
 import os
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spurless.core.errors import InputError
-from spurless.core.files import check_no_overwrite, check_writable, replace_file
+from spurless.core.files import check_no_overwrite, check_writable, delete_abandoned, replace_file, scratch_folder
 
 
 def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -63,3 +66,65 @@ def test_a_folder_under_a_file_cannot_be_written(tmp_path: Path) -> None:
 def test_a_folder_that_can_be_written_is_left_empty(tmp_path: Path) -> None:
     check_writable(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.fixture
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o027, 0o077], indirect=True, ids=oct)
+@pytest.mark.parametrize("writer_mode", [0o600, 0o666])
+def test_a_file_has_the_mode_of_the_users_umask(umask: int, writer_mode: int, tmp_path: Path) -> None:
+    def write(scratch: Path) -> None:
+        scratch.touch(writer_mode)
+
+    for _ in range(2):
+        replace_file(tmp_path / "new" / "file", write)
+        assert stat.S_IMODE((tmp_path / "new" / "file").stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o777 & ~umask
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from spurless.core.files import replace_file
+
+def write(scratch):
+    scratch.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+replace_file(Path(sys.argv[1]), write)
+"""
+
+
+def test_what_a_killed_process_left_is_deleted_by_the_next_write(tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("old")
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "file.txt")], check=False, timeout=120)
+    (left,) = tmp_path.glob(".*.tmp")  # the second deleted that of the first
+    assert (left / "file.txt").read_text() == "half"
+    assert (tmp_path / "file.txt").read_text() == "old"
+    with scratch_folder(tmp_path, "another") as used:
+        assert [path for path in tmp_path.iterdir() if path.suffix == ".tmp"] == [used]
+        (used / "x").touch()
+        delete_abandoned(tmp_path)
+        replace_file(tmp_path / "file.txt", lambda scratch: scratch.write_text("new"))
+        assert (used / "x").exists()  # what a living process uses stays
+    assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_only_scratch_folders_are_deleted(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "mine").touch()
+    code = "0" * 32
+    (tmp_path / f".file.{code}.tmp").touch()  # a file
+    (tmp_path / f".link.{code}.tmp").symlink_to(tmp_path / "outside")
+    (tmp_path / f"file.{code}.tmp").mkdir()
+    (tmp_path / ".file.tmp").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    delete_abandoned(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+    delete_abandoned(tmp_path / "missing")

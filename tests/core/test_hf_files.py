@@ -1,5 +1,6 @@
 """Pretrained: names become places, packages are not imported, and code beside the files is never run."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,13 @@ from typing import Any
 import pytest
 
 from spurless.core.errors import InputError, MissingExtraError
-from spurless.core.hf_files import encoder_folder, import_transformers, open_pretrained, packaged_file
+from spurless.core.hf_files import (
+    check_index_files,
+    encoder_folder,
+    import_transformers,
+    open_pretrained,
+    packaged_file,
+)
 
 
 @pytest.fixture
@@ -120,3 +127,62 @@ def test_without_transformers_the_install_is_named(monkeypatch: pytest.MonkeyPat
         MissingExtraError, match=r"Text needs the package 'transformers'.*pip install 'spurless\[text\]'"
     ):
         import_transformers("Text")
+
+
+INDEX_NAMES = (
+    "../outside/model.safetensors",
+    "/OUT/model.safetensors",
+    "//OUT/model.safetensors",
+    "a/../../outside/model.safetensors",
+    "link/model.safetensors",
+    "link.safetensors",
+    "pytorch_model.bin",
+    "model.pkl",
+    "../outside/model.bin",
+    7,
+    None,
+    "",
+)
+
+
+@pytest.mark.parametrize("name", INDEX_NAMES, ids=str)
+def test_an_index_that_names_other_files_is_refused(name: Any, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "intermediate_size": 8,
+        "vocab_size": 9,
+    }
+    folder, outside = tmp_path / "model", tmp_path / "outside"
+    transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(folder)
+    outside.mkdir()
+    (folder / "model.safetensors").rename(outside / "model.safetensors")  # valid weights, elsewhere
+    (folder / "link").symlink_to(outside)
+    (folder / "link.safetensors").symlink_to(outside / "model.safetensors")
+    named = name.replace("OUT", str(outside).lstrip("/")) if isinstance(name, str) else name
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": named}}))
+    with pytest.raises(InputError) as caught:
+        open_pretrained(transformers.AutoModel.from_pretrained, str(folder), "weights", use_safetensors=True)
+    assert caught.value.where == index
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', "\x00", '{"weight_map": {"a": {}}}'])
+def test_an_index_that_is_not_one_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(InputError, match="index of the weights cannot be read"):
+        check_index_files(tmp_path)
+
+
+def test_files_of_the_folder_and_blobs_of_a_snapshot_may_be_named(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "0a1b", tmp_path / "models--a--b" / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+    (blobs / "abc").touch()
+    (snapshot / "one.safetensors").symlink_to(blobs / "abc")
+    (snapshot / "two.safetensors").touch()
+    weight_map = {"a": "one.safetensors", "b": "two.safetensors", "c": "missing.safetensors"}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    check_index_files(snapshot)

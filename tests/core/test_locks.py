@@ -32,8 +32,8 @@ with lock_runs(Path(sys.argv[1]), sys.argv[2:]):
 @pytest.fixture(autouse=True)
 def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the files that stand for others in the test's own folder."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
 
 
 @contextmanager
@@ -94,11 +94,58 @@ def test_what_was_held_is_free_again(tmp_path: Path) -> None:
 
 
 def test_without_a_place_for_locks_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     done = []
     with lock_runs(tmp_path / "records.jsonl", "a"):
         done.append("a")
     assert done == ["a"]
+
+
+def test_locks_are_in_a_private_folder_of_the_user(tmp_path: Path) -> None:
+    folder = tmp_path / "runtime" / "spurless"
+    folder.mkdir(parents=True, mode=0o755)
+    with lock_runs(tmp_path / "records.jsonl", "a"):
+        assert [path.name for path in folder.iterdir()] == ["runs.lock"]
+        assert (folder.stat().st_mode & 0o777, (folder / "runs.lock").stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+@pytest.mark.parametrize("link", ["folder", "file"])
+def test_a_lock_is_not_opened_through_a_link(link: str, tmp_path: Path) -> None:
+    folder, outside = tmp_path / "runtime" / "spurless", tmp_path / "outside"
+    outside.mkdir()
+    if link == "folder":
+        folder.parent.mkdir()
+        folder.symlink_to(outside)
+    else:
+        folder.mkdir(parents=True)
+        (folder / "runs.lock").symlink_to(outside / "new")
+    out = tmp_path / "records.jsonl"
+    with holder(out, "a"), pytest.raises(InputError, match="another process"), lock_runs(out, "a"):
+        pass
+    assert list(outside.iterdir()) == []
+    assert (tmp_path / "home" / "spurless" / "locks" / "runs.lock").is_file()  # the next folder is used
+
+
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.geteuid()
+    (tmp_path / "runtime" / "spurless").mkdir(parents=True, mode=0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    with lock_runs(tmp_path / "records.jsonl", "a"):
+        assert not list((tmp_path / "runtime" / "spurless").iterdir())
+    assert (tmp_path / "runtime" / "spurless").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("target", ["file", "nothing"])
+def test_the_lock_of_a_cache_is_not_opened_through_a_link(target: str, tmp_path: Path) -> None:
+    if target == "file":
+        (tmp_path / target).write_text("mine")
+    (tmp_path / "x.lock").symlink_to(tmp_path / target)
+    with pytest.raises(OSError, match=r"x\.lock"), file_lock(tmp_path / "x.lock"):
+        pass
+    assert not (tmp_path / "nothing").exists()
+    assert target == "nothing" or (tmp_path / target).read_text() == "mine"
 
 
 def test_one_process_at_a_time_and_a_dead_one_holds_nobody_up(tmp_path: Path) -> None:

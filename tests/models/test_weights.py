@@ -174,6 +174,21 @@ def test_a_torn_file_and_no_file_are_sentences(tmp_path: Path) -> None:
         load_weights(path, net())
 
 
+def test_equal_tensors_are_equal_bytes(tmp_path: Path) -> None:
+    model = net()
+    model.add_module("Möwe", nn.Linear(2, 2))
+    data = {"labels": ["a\u2028", '"b"', "\x7f\x1f"], "options": {"features": ["ö", "x"]}}
+    files = set()
+    for i in range(12):  # the order of the metadata was random
+        save_weights(tmp_path / f"{i}.safetensors", model, seed=1, data=data)
+        files.add((tmp_path / f"{i}.safetensors").read_bytes())
+    assert len(files) == 1
+    assert read_weights_info(tmp_path / "0.safetensors")["labels"] == data["labels"]
+    with safe_open(tmp_path / "0.safetensors", framework="pt") as file:
+        assert file.metadata()["format"] == "pt"
+        assert torch.equal(file.get_tensor("Möwe.weight"), model.get_submodule("Möwe").weight)  # type: ignore[arg-type]
+
+
 def test_an_unwritable_place_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):

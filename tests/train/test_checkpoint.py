@@ -66,3 +66,12 @@ def test_clearing_removes_the_stages_and_the_empty_folder(tmp_path: Path) -> Non
     points.save("train", {})
     points.clear()
     assert not (tmp_path / "run").exists()
+
+
+def test_clearing_removes_what_killed_saves_left(tmp_path: Path) -> None:
+    points = Checkpoints(tmp_path / "points", "key")
+    left = tmp_path / "points" / "inner" / f".stage-train.pt.{'0' * 32}.tmp"
+    left.mkdir(parents=True)
+    (left / "stage-train.pt").touch()
+    points.clear()
+    assert not (tmp_path / "points").exists()

@@ -66,7 +66,7 @@ def audit(
     if not 0 < level < 1:
         raise InputError("--level is out of range", expected="above 0 and below 1, such as 0.05", got=level)
     seed = resolve_seed(given.weights, given.seed)
-    check_outputs([export], "--out, --export", page=out, inputs=[given.weights, data.data, masks])
+    check_outputs([export], "--out, --export", page=out, inputs=[given.weights, *data.inputs, masks])
     splits = open_dataset(data, seed, given.model, given.weights, quiet or json)
     model = open_model(given.weights, given.model, given.options, splits, seed)
     with progress_bar(quiet or json) as progress:

@@ -15,7 +15,7 @@ from spurless.cli import params as cli
 from spurless.cli.console import print_paragraph, print_table, progress_bar
 from spurless.cli.inputs import open_quietly
 from spurless.cli.ls import describe_labels
-from spurless.cli.outputs import check_appendable
+from spurless.cli.outputs import check_outputs, tracking_folder
 from spurless.cli.sweep import format_spread, list_excluded, nan_to_none, row_to_json, show_warnings
 from spurless.core.config import configure
 
@@ -67,7 +67,7 @@ def bench(
     parsed = replace(parsed, seeds=seeds or parsed.seeds, first=parsed.first if seed is None else seed)
     resources = executor.resources(device.compute(cli.resolve_track(track, out)))
     records = out / "records.jsonl"
-    check_appendable(records)
+    check_outputs([], "--out and --track", records=records, folders=[tracking_folder(track)], inputs=[plan])
     with progress_bar(quiet or json) as progress:
         result = run_plan(parsed, out=records, executor=executor.executor, resources=resources, progress=progress)
     if json:

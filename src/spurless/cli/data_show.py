@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from spurless.cli.data_describe import describe_input, is_picture
 from spurless.cli.inputs import open_data
+from spurless.cli.outputs import check_outputs
 from spurless.cli.params import OUTPUT, SPLITS, DataArgument, DataSeed, Quiet, check_split_name, expand_params, param
 from spurless.core.errors import SpurlessError
-from spurless.core.files import check_no_overwrite
 from spurless.reporting.dataset_page import Example
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def show(
     from spurless.reporting.dataset_page import write_dataset_page
 
     check_split_name(part, "all")
-    check_no_overwrite([out], [data.data])
+    check_outputs([out], "--out", inputs=data.inputs)
     splits = open_data(data.data, data.options, data.columns, seed, quiet, lazy=True)
     print(write_dataset_page(out, build_page(splits, SPLITS if part == "all" else (part,), per_group, seed)).resolve())
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from spurless.cli import params as cli
 from spurless.cli.console import progress_bar
+from spurless.core.errors import InputError
 from spurless.core.files import check_writable
 from spurless.core.findings import Audit
-from spurless.core.records import Record
+from spurless.core.records import Record, read_records
 from spurless.reporting.format import format_percent
 
 TRAIN = {"steps": 170, "batch_size": 64, "lr": 0.01}
@@ -51,8 +52,9 @@ def demo(
     from spurless.reporting import report
     from spurless.reporting.audit_text import summarize_audit
 
-    check_writable(out)
     records_file = out / "records.jsonl"
+    _check_earlier_records(records_file)
+    check_writable(out)
     records_file.unlink(missing_ok=True)
     records: list[Record] = []
     audits: list[Audit] = []
@@ -75,6 +77,15 @@ def demo(
     print(f"\nThe page: {page.resolve()}")
     if open_:
         webbrowser.open(page.resolve().as_uri())
+
+
+def _check_earlier_records(path: Path) -> None:
+    """Raise if a file that the demo replaces has records of other commands."""
+    if path.exists() and any(record.command.split()[1:2] != ["demo"] for record in read_records(path)):
+        hint = "Choose another folder with --out."
+        raise InputError(
+            "the file has records of other commands, and the demo would replace them", where=path, hint=hint
+        )
 
 
 def _rename_stage(progress: Any, name: str) -> Any:

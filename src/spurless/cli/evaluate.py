@@ -14,6 +14,7 @@ from spurless.cli.outputs import check_onnx_path, check_outputs
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.files import replace_file
 from spurless.core.records import Record, append_record
+from spurless.reporting.format import escape_formula
 
 if TYPE_CHECKING:
     from spurless.data.split import Splits
@@ -68,8 +69,8 @@ def evaluate(
     coverages = selective.coverages
     if (start is not None or selective.score != "auto") and not coverages and predictions is None:
         raise InputError("--score and --start need --coverage", hint="Pass --coverage 1,0.9,0.8 too.")
-    inputs = [given.weights, start, data.data]
-    check_outputs([predictions], "--out and --predictions", records=out, inputs=inputs)
+    inputs = [given.weights, start, *data.inputs]
+    check_outputs([predictions, onnx], "--out, --predictions and --onnx", records=out, inputs=inputs)
     splits = open_dataset(data, seed, given.model, given.weights)
     if predictions is not None and len(coverages) == 1 and ABSTAIN in splits.groups.labels:
         text = f"a class is called {ABSTAIN!r}, which --predictions writes for an example without a prediction"
@@ -123,9 +124,9 @@ def _evaluate_selective(
 
 
 def _write_predictions(path: Path, abstainer: Abstainer, splits: Splits, threshold: float | None, workers: int) -> None:
-    """Write a row per test example, in their order."""
+    """Write a row per test example, in their order; names that a spreadsheet would evaluate get an apostrophe."""
     scores, pred = abstainer.respond(splits.test, workers)
-    labels = splits.groups.labels
+    labels = [escape_formula(label) for label in splits.groups.labels]
     accepted = [True] * len(pred) if threshold is None else (scores >= threshold).tolist()
     columns = (splits.test.y.tolist(), pred.tolist(), scores.tolist(), accepted)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from spurless.cli import params as cli
 from spurless.cli.console import progress_bar
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
+from spurless.cli.outputs import check_outputs
 from spurless.core.errors import InputError, UnknownNameError
-from spurless.core.files import check_no_overwrite, check_writable
 from spurless.core.progress import progress_to
 from spurless.core.records import Record, read_records
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_PICTURE = 6  # few enough that the caption stays on the screen
 PANEL = "Explanation"
+RECORDS = "records.jsonl"  # name of the records next to weights
 
 
 @cli.expand_params
@@ -84,8 +85,8 @@ def explain(
     _check_flags(how, before, records, subnetwork, attributions)
     weights = given.weights
     seed = resolve_seed(weights, given.seed)
-    check_no_overwrite([out], [weights, before, records, data.data])
-    check_writable(out.parent)
+    inputs = [weights, before, records or weights.with_name(RECORDS), *data.inputs]
+    check_outputs([out], "--out", inputs=inputs)
     splits = open_dataset(data, seed, given.model, weights, quiet)
     split: Split = getattr(splits, part)
     has_maps = _has_images(split, needed=not (neurons or subnetwork or attributions))
@@ -244,7 +245,7 @@ def find_weights_record(weights: Path, layers: Mapping[str, float], records: Pat
     Raises:
         InputError: the given records do not contain these weights.
     """
-    default = weights.with_name("records.jsonl")
+    default = weights.with_name(RECORDS)
     if records is None and not default.exists():
         return None
     matching = [record for record in read_records(records or default) if _has_layers(record, layers)]

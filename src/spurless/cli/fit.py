@@ -13,7 +13,16 @@ import typer
 from spurless.cli import params as cli
 from spurless.cli.console import progress_bar, show_record
 from spurless.cli.inputs import build_model, check_no_selector, check_option_names, open_dataset, read_config
-from spurless.cli.outputs import check_appendable, check_onnx_path, export_saved, find_record, list_files, save_run
+from spurless.cli.outputs import (
+    check_onnx_path,
+    check_outputs,
+    export_saved,
+    find_record,
+    list_files,
+    run_files,
+    save_run,
+    tracking_folder,
+)
 from spurless.core.config import configure
 from spurless.core.errors import InputError
 from spurless.core.files import check_writable
@@ -99,12 +108,13 @@ def fit(
     records = out / "records.jsonl"
     check_writable(out)
     check_onnx_path(onnx, weights, seeds, compact=compact)
-    check_appendable(records)
+    inputs, flags, folder = [weights, mined, config, *data.inputs], "--out, --onnx and --track", tracking_folder(track)
+    check_outputs([onnx], flags, records=records, folders=[folder], inputs=inputs)
     is_first_rank = os.environ.get("LOCAL_RANK", "0") == "0"  # only one of several processes locks the run
     for number in range(seed, seed + seeds):
         splits = open_dataset(data, number, model.model, quiet=quiet or json, defaults=sections["data"])
         splits = splits if groups is None else groups.as_groups(splits)
-        built = build_model(model.model, splits, number, model_options)
+        built = build_model(model.model, splits, number, model_options, load_pretrained=weights is None)
         if weights is not None:
             check_no_selector(weights)
             load_weights(weights, built)
@@ -113,6 +123,7 @@ def fit(
         key = hashes.key
         name = re.sub(r"[^\w.+-]+", "-", splits.name)
         path = out / f"{chosen.info.name}-{name}-seed{number}-{key[:8]}.safetensors"
+        check_outputs([onnx, *run_files(path)], flags, inputs=inputs)
         with lock_runs(records if is_first_rank else None, [key]):
             record = find_record(records, key) if path.exists() else None
             if record is None:

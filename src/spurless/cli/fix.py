@@ -111,7 +111,7 @@ def fix(
     check_no_selector(given.weights)
     check_onnx_path(onnx, given.weights, compact=compact)
     flags = "--out, --save, --onnx, --records"
-    check_outputs([save, onnx], flags, page=out, records=records, inputs=[given.weights, data.data])
+    check_outputs([save, onnx], flags, page=out, records=records, inputs=[given.weights, *data.inputs])
     splits = open_dataset(data, seed, given.model, given.weights, quiet or json)
     model = open_model(given.weights, given.model, given.options, splits, seed)
     with progress_bar(quiet or json) as progress:

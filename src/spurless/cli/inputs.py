@@ -25,7 +25,7 @@ SIZE_OPTIONS = ("width", "hidden", "depth", "channels", "vocabulary")  # of mode
 RESERVED = {
     "dataset": ("name",),
     "method": ("name", "preset", "options"),
-    "model": ("name", "data", "seed", "input_shape", "n_classes"),
+    "model": ("name", "data", "seed", "input_shape", "n_classes", "load_pretrained"),
 }
 """Arguments of the library that options must not replace."""
 TWO_ENCODERS = ", two encoders"  # suffix that DisEnt adds to the name of the model
@@ -230,8 +230,10 @@ def split_columns(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(","))
 
 
-def build_model(name: str, splits: Splits, seed: int, options: Mapping[str, Any]) -> Classifier:
-    """Build a model for these data with the user's options."""
+def build_model(
+    name: str, splits: Splits, seed: int, options: Mapping[str, Any], *, load_pretrained: bool = True
+) -> Classifier:
+    """Build a model for these data with the user's options; weights are loaded next if not ``load_pretrained``."""
     from spurless.models import build
 
     check_option_names("model", name, options, "It is set by --model, --data and --seed.")
@@ -240,7 +242,7 @@ def build_model(name: str, splits: Splits, seed: int, options: Mapping[str, Any]
             numbers = re.findall(r"-?\d+", str(options.get(key, "")))
             if any(int(number) < 1 for number in numbers):
                 raise InputError(f"option {key!r} of {name} is too small", expected="1 or more", got=options[key])
-    return build(name, splits, seed=seed, **options)
+    return build(name, splits, seed=seed, load_pretrained=load_pretrained, **options)
 
 
 def resolve_seed(weights: Path, seed: int | None) -> int:
@@ -273,14 +275,33 @@ def add_tokenizer(
     """Add the tokenizer of the model to the options of the user's texts, unless they have one."""
     if columns.text is None:
         return options
-    from spurless.models import ALIASES
     from spurless.models.weights import read_weights_info
 
+    is_named_by_file = model is None and weights is not None and not weights.is_dir()
     if model is None and weights is not None:
         model = f"hf:{weights}" if weights.is_dir() else str(read_weights_info(weights).get("name"))
-    family, _, member = (model or "").removesuffix(TWO_ENCODERS).partition(":")
-    has_tokenizer = ALIASES.get(family, family) == "transformers" and member
-    return {"tokenizer": member, **options} if has_tokenizer else options
+    member = _find_encoder(model or "")
+    if member is None or "tokenizer" in options:
+        return options
+    if is_named_by_file:
+        _check_encoder_on_disk(member, "AutoTokenizer", "tokenizer")
+    return {"tokenizer": member, **options}
+
+
+def _find_encoder(model: str) -> str | None:
+    """Return the encoder of transformers in the name of a model, or None."""
+    from spurless.models import ALIASES
+
+    family, _, member = model.removesuffix(TWO_ENCODERS).partition(":")
+    return member if ALIASES.get(family, family) == "transformers" and member else None
+
+
+def _check_encoder_on_disk(name: str, kind: str, what: str) -> None:
+    """Raise if an encoder that a file names would be downloaded: a file must not decide which requests are made."""
+    from spurless.core.hf_files import import_transformers, open_pretrained
+
+    load = getattr(import_transformers(f"The model transformers:{name}"), kind).from_pretrained
+    open_pretrained(load, name, what, download=False)
 
 
 def open_model(weights: Path, model: str | None, options: Mapping[str, Any], splits: Splits, seed: int) -> Classifier:
@@ -303,10 +324,13 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
         raise InputError("the file does not name its model", where=weights, hint="Pass --model NAME.")
     if model is None:
         _check_no_custom_code(weights, chosen.removesuffix(TWO_ENCODERS))
+        if (encoder := _find_encoder(chosen)) is not None:
+            _check_encoder_on_disk(encoder, "AutoConfig", "configuration")
     stored = {} if model else dict(info.get("options", {}))
     for key in ("input_shape", "n_classes"):  # follow from the data
         stored.pop(key, None)
-    built = build_model(chosen.removesuffix(TWO_ENCODERS), splits, seed, {**stored, **options})
+    given = {**stored, **options}
+    built = build_model(chosen.removesuffix(TWO_ENCODERS), splits, seed, given, load_pretrained=False)
     _check_classes(weights, info, splits)  # after the model is built, which reports a wrong kind of data first
     if chosen.endswith(TWO_ENCODERS):
         from spurless.core.seeds import Seeds

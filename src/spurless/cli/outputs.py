@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spurless.cli.inputs import open_model
+from spurless.cli.inputs import HUGGING_FACE_FILES, open_model
 from spurless.core.errors import InputError, first_line
 from spurless.core.files import check_file, check_no_overwrite, check_writable, unwritable_error
 from spurless.core.records import Record, read_records
@@ -23,26 +23,61 @@ def check_outputs(
     *,
     page: Path | None = None,
     records: Path | None = None,
+    folders: Iterable[Path | None] = (),
     inputs: Iterable[Path | str | None] = (),
 ) -> None:
     """Raise if outputs cannot be written, are the same file, or would overwrite an input.
 
-    ``flags`` names the options of the outputs, for the message; a JSON file is written next to ``page``.
+    ``flags`` names the options of the outputs, for the message; a JSON file is written next to ``page``. ``folders``
+    are created later.
     """
+    inputs = list(inputs)
     files = [path for path in (page, *outputs) if path is not None]
     for path in files:
         check_file(path)
     if page is not None:  # only now: a folder such as "." has no suffix to replace
         files.append(page.with_suffix(".json"))
         check_file(files[-1])
-    resolved = [path.resolve() for path in (*files, *([records] if records else []))]
-    if len(set(resolved)) < len(resolved):
+    identities = [_identity(path) for path in (*files, records, *folders) if path is not None]
+    if len(set(identities)) < len(identities):
         raise InputError("two outputs have the same path", hint=f"Choose different paths for {flags}.")
     check_no_overwrite([*files, records], inputs)
+    for path in files:
+        _check_not_in_inputs(path, inputs)
     for path in files:
         check_writable(path.parent)
     if records is not None:
         check_appendable(records)
+
+
+def _identity(path: Path) -> object:
+    """Return what is equal for all names of a file: links, also hard ones."""
+    try:
+        status = path.stat()
+    except OSError:
+        return path.resolve()
+    return (status.st_dev, status.st_ino) if path.is_file() else path.resolve()
+
+
+def _check_not_in_inputs(output: Path, inputs: Iterable[Path | str | None]) -> None:
+    """Raise if an output would replace an image, or a part of a dataset or model, in a folder that is read."""
+    from spurless.data.loaders.images import EXTENSIONS
+
+    if not output.is_file():
+        return
+    for folder in (Path(one) for one in inputs if one is not None):
+        if not folder.is_dir() or not output.resolve().is_relative_to(folder.resolve()):
+            continue
+        is_saved = any((folder / name).is_file() for name in (*HUGGING_FACE_FILES, "config.json"))
+        if is_saved or output.suffix.lower() in EXTENSIONS:
+            hint = "Choose another output path."
+            raise InputError("this file of an input folder would be overwritten", where=output, hint=hint)
+
+
+def tracking_folder(track: str | None) -> Path | None:
+    """Return the folder in KIND:FOLDER."""
+    folder = (track or "").partition(":")[2]
+    return Path(folder) if folder else None
 
 
 def check_appendable(path: Path) -> None:
@@ -103,6 +138,11 @@ def save_run(path: Path, fitted: Fitted, *, has_initial_weights: bool) -> None:
     if isinstance(mined := getattr(fitted.explanation, "mined", None), MinedExamples):
         mined.save(_sibling(path, MINED))
     save_weights(path, fitted.model, seed=fitted.record.seed, data=fitted.record.data)
+
+
+def run_files(path: Path) -> tuple[Path, ...]:
+    """Return the files that :func:`save_run` may write."""
+    return path, _sibling(path, START), _sibling(path, MINED)
 
 
 def _sibling(path: Path, ending: str) -> Path:

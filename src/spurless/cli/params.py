@@ -166,6 +166,11 @@ class DataParams:
         """Return the options of the dataset."""
         return parse_pairs(self.data_option, "--data-option")
 
+    @property
+    def inputs(self) -> tuple[str | Path | None, ...]:
+        """Return the data and the folder of its files, which outputs must not overwrite."""
+        return self.data, self.columns.root
+
 
 @dataclass(frozen=True)
 class DataArgument(DataParams):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spurless.cli import params as cli
-from spurless.core.files import check_no_overwrite
+from spurless.cli.outputs import check_outputs
 
 
 @cli.expand_params
@@ -35,5 +35,5 @@ def report(
     from spurless.core.records import read_record_files, record_files
     from spurless.reporting import read_audit, report
 
-    check_no_overwrite([out], [*audit, *(file for path in records for file in record_files(path))])
+    check_outputs([out], "--out", inputs=[*audit, *(file for path in records for file in record_files(path))])
     print(report(out, read_record_files(records), audits=[read_audit(path) for path in audit], title=title))

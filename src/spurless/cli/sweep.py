@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from spurless.cli import params as cli
 from spurless.cli.console import print_paragraph, print_table, progress_bar
 from spurless.cli.inputs import add_tokenizer, check_option_names, open_quietly, read_config
-from spurless.cli.outputs import check_appendable
+from spurless.cli.outputs import check_outputs, tracking_folder
 from spurless.core.config import parse_pairs
 from spurless.core.errors import InputError
 from spurless.core.files import check_writable
@@ -121,7 +121,8 @@ def sweep(
     spec = Sweep(experiment, values, seeds, seed, _parse_drop(drop), loader, study, weights)
     resources = executor.resources(device.compute(cli.resolve_track(track, out)))
     records = out / "records.jsonl"
-    check_appendable(records)
+    folders, inputs = [weights, tracking_folder(track)], [config, *data.inputs]
+    check_outputs([], "--out, --keep and --track", records=records, folders=folders, inputs=inputs)
     if weights is not None:
         check_writable(weights)
     with progress_bar(quiet or json) as progress:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.files import cache_folder, replace_file
-from spurless.core.hashing import content_hash
+from spurless.core.hashing import content_hash, is_content_hash
 from spurless.core.locks import file_lock
 
 SCHEMA = 1  # version of the file format
@@ -225,11 +225,12 @@ def _disk_errors() -> Iterator[None]:
 
 
 def _delete_old(folder: Path, used: Path) -> None:
+    """Delete old incomplete files; only names that are a key, since $SPURLESS_CACHE may be any folder of the user."""
     for path in [*folder.glob("*.rows"), *folder.glob("*.lock")]:
         header = path.with_suffix(".json")
         with suppress(OSError, ValueError, LookupError, TypeError):
-            is_old = time.time() - path.stat().st_mtime > MAX_AGE_SECONDS
-            if not is_old or path == used:
+            is_old = time.time() - path.lstat().st_mtime > MAX_AGE_SECONDS
+            if not is_old or path == used or not is_content_hash(path.stem):
                 continue
             if path.suffix == ".lock":
                 path.unlink()

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from uuid import uuid4
 
 from spurless.core.errors import InputError
 
+SCRATCH_NAME = re.compile(r"\..{0,40}\.[0-9a-f]{32}\.tmp", re.DOTALL)
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
 
 def cache_folder() -> Path:
     """Return ``$SPURLESS_CACHE``, or a folder in the user's cache folder; its content can be deleted at any time."""
-    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SPURLESS_CACHE") or Path(user_cache) / "spurless")
+    return Path(os.environ.get("SPURLESS_CACHE") or user_cache_folder())
+
+
+def user_cache_folder() -> Path:
+    """Return the folder of this package in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spurless"
 
 
 def data_folder(root: str | Path | None = None) -> Path:
@@ -23,22 +34,68 @@ def data_folder(root: str | Path | None = None) -> Path:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace ``path`` atomically: ``write`` fills a temporary file, which is then renamed."""
+    """Replace ``path`` atomically: ``write`` fills a temporary file, which is then renamed.
+
+    The file gets the mode that the user's umask gives to new files.
+    """
     check_file(path)
-    scratch = path.with_name(f".{path.name[:40]}.{uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(scratch)
-        scratch.chmod(0o644)  # some writers create private files
-        _sync(scratch)
-        scratch.replace(path)
+        with scratch_folder(path.parent, path.name) as folder:
+            scratch = folder / path.name
+            write(scratch)
+            scratch.chmod(folder.stat().st_mode & 0o666)  # some writers create private files
+            _sync(scratch)
+            scratch.replace(path)
     except OSError as error:
         raise unwritable_error(path, error) from None
-    finally:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
     with suppress(OSError):  # some file systems cannot sync a folder
         _sync(path.parent)
+
+
+@contextmanager
+def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Yield a new folder for unfinished files, and delete it afterwards; the folders of killed processes go first.
+
+    The folder is locked while it is in use, and the lock ends with the process, so that what a killed process left
+    differs from what another one is writing.
+    """
+    delete_abandoned(parent)
+    folder, descriptor = _create_locked(parent, name)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def delete_abandoned(parent: Path) -> None:
+    """Delete the scratch folders of killed processes in a folder; file systems without locks keep them."""
+    try:
+        folders = [Path(entry) for entry in os.scandir(parent) if SCRATCH_NAME.fullmatch(entry.name)]
+    except OSError:
+        return
+    for folder in folders:
+        with suppress(OSError):
+            descriptor = os.open(folder, FOLDER_FLAGS)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _create_locked(parent: Path, name: str) -> tuple[Path, int]:
+    while True:
+        folder = parent / f".{name[:40]}.{uuid4().hex}.tmp"
+        folder.mkdir()
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, FOLDER_FLAGS)
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.is_dir():
+                return folder, descriptor
+            os.close(descriptor)  # another process has deleted it before it was locked
 
 
 def replace_text(path: Path | str, text: str, errors: str = "replace") -> Path:
@@ -65,14 +122,11 @@ def check_no_overwrite(outputs: Iterable[Path | None], inputs: Iterable[Path | s
 
 def check_writable(folder: Path) -> None:
     """Raise if an output folder cannot be written; to be called before long work."""
-    probe = folder / f".{uuid4().hex}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"x")
-        probe.unlink()
+        with TemporaryFile(dir=folder) as probe:
+            probe.write(b"x")
     except OSError as error:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
         raise unwritable_error(folder, error) from None
 
 

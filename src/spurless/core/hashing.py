@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -38,6 +39,11 @@ def content_hash(*parts: Tensor | bytes | str | float | dict[str, Any] | list[An
             state.update(json.dumps(part, sort_keys=True, default=str).encode())
         state.update(b"\0")
     return state.hexdigest()
+
+
+def is_content_hash(text: str) -> bool:
+    """Return whether a text, such as the name of a file, has the form of a content hash."""
+    return re.fullmatch(r"[0-9a-f]{24}", text) is not None
 
 
 def describe_values(value: Any, describe_opaque: Callable[[Any], Any] | None = None) -> Any:

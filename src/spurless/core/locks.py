@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import gettempdir
 
 from filelock import FileLock
 
 from spurless.core.errors import InputError
+from spurless.core.files import FOLDER_FLAGS, user_cache_folder
 
 
 @contextmanager
@@ -60,11 +60,33 @@ def _open_lock_file() -> int | None:
     One byte per run instead of one ``FileLock``: a sweep may have more runs than a process may have open files, and
     record locks are not inherited by worker processes. It is not the records file, because a process loses its record
     locks on a file as soon as it closes any descriptor of that file.
+
+    The file is in a folder that only this user can write to, so that others cannot put a link in its path.
     """
-    try:
-        return os.open(Path(gettempdir()) / f"spurless-{os.getuid()}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:
-        return None
+    for folder in _private_folders():
+        with suppress(OSError):
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            descriptor = os.open(folder, FOLDER_FLAGS)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    os.fchmod(descriptor, 0o700)
+                    return os.open("runs.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+    return None
+
+
+def _private_folders() -> Iterator[Path]:
+    """Yield folders for the locks of this user; the first that belongs to the user is used.
+
+    They do not depend on ``$SPURLESS_CACHE``: processes with different caches may write to the same records.
+    """
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime) / "spurless"
+    elif (session := Path(f"/run/user/{os.geteuid()}")).is_dir():  # what the variable is set to at login
+        yield session / "spurless"
+    with suppress(RuntimeError):  # no home folder
+        yield user_cache_folder() / "locks"
 
 
 def _try_lock(descriptor: int, name: str) -> bool:

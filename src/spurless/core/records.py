@@ -125,7 +125,7 @@ def append_record(path: Path | str, record: Record) -> None:
     line = (record.to_json() + "\n").encode(errors="backslashreplace")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
         raise unwritable_error(path, error) from None
     try:

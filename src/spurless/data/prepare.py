@@ -18,11 +18,11 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from struct import error as StructError  # noqa: N812 - a class with the name of a variable
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from spurless.core.errors import InputError, SpurlessError
-from spurless.core.files import data_folder, unwritable_error
+from spurless.core.files import data_folder, scratch_folder, unwritable_error
 from spurless.core.progress import progress_reporter
 from spurless.data.checks import check_splits
 from spurless.data.dataset import ROOT_HINT, Dataset, Layout, find_folder
@@ -37,7 +37,12 @@ DAMAGED = (
     EOFError,
     zlib.error,
     lzma.LZMAError,
-    NotImplementedError,  # a compression that zipfile does not support
+    # of unknown compression, and of names, numbers and offsets that are not valid
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    LookupError,
+    StructError,
 )
 ENCRYPTED = 1  # flag bit of a zip member
 
@@ -134,10 +139,11 @@ def _is_complete(name: str, layout: Layout, data: Path) -> bool:
 
 
 def _unpack_archives(name: str, layout: Layout, data: Path) -> tuple[Path, ...]:
-    """Unpack every published archive in the data folder or in the dataset's folder."""
+    """Unpack every published archive in the data folder or in the dataset's folder, to nowhere but the data folder."""
     folders = (data, *(data / part for part in layout.folders))
     archives = tuple(path for folder in folders for word in layout.archives if (path := folder / word).is_file())
     for archive in archives:
+        _check_within(archive.parent, data)
         with _scratch_folder(archive.parent) as scratch:
             unpack(archive, scratch)
             source = _find_unpacked(scratch, layout)
@@ -146,25 +152,27 @@ def _unpack_archives(name: str, layout: Layout, data: Path) -> tuple[Path, ...]:
                 hint = f"If it contains other archives, unpack it by hand. {layout.obtain}"
                 raise InputError(what, where=archive, expected=", ".join(layout.file_names), hint=hint)
             target = _find_or_none(name, layout, data) or (archive.parent if archive.parent != data else None)
-            if target is not None:
-                merge_folder(source, target)
-            elif not layout.folders or source.relative_to(scratch).as_posix() in layout.folders:
-                merge_folder(scratch, data)
-            else:
-                merge_folder(source, data / layout.folders[0])
+            if target is None and layout.folders and source.relative_to(scratch).as_posix() not in layout.folders:
+                target = data / layout.folders[0]
+            _check_within(target or data, data)
+            merge_folder(scratch if target is None else source, target or data)
     return archives
+
+
+def _check_within(folder: Path, data: Path) -> None:
+    if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(data)):
+        hint = "Replace the link by a folder, or pass the folder that it leads to as root."
+        raise InputError("the folder is a link that leads out of the data folder", where=folder, hint=hint)
 
 
 @contextmanager
 def _scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield the path of a new folder, and delete it afterwards."""
-    folder = parent / f".unpacking-{uuid4().hex}"
+    """Yield the path of a folder that can be created, and delete it afterwards."""
     try:
-        yield folder
+        with scratch_folder(parent, "unpacking") as folder:
+            yield folder / "content"
     except OSError as error:
         raise unwritable_error(parent, error) from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find_unpacked(scratch: Path, layout: Layout) -> Path | None:
@@ -265,8 +273,8 @@ def verify_checksums(expected: Mapping[Path, str]) -> ChecksumCounts:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a zip or tar archive into a new folder, completely or not at all.
 
-    All members are checked before anything is written: names that leave the folder, links, devices and encrypted
-    members are rejected.
+    All members are checked before anything is written: names that leave the folder or collide, links, devices and
+    encrypted members are rejected. Files get the mode of the user's umask.
 
     Raises:
         InputError: the archive is missing, damaged or unsafe, the disk is full, or the folder exists.
@@ -278,16 +286,14 @@ def unpack(archive: Path, folder: Path) -> None:
         if tarfile.is_tarfile(archive):
             with tarfile.open(archive) as tar:
                 members = tar.getmembers()
-                for member in members:
-                    _check_member(archive, member.name, _problem_in_tar(member))
+                _check_members(archive, [(m.name, m.isdir(), _problem_in_tar(m)) for m in members])
                 _check_end(tar)
                 _check_space(archive, sum(member.size for member in members), folder)
-                _extract(members, folder, lambda member: tar.extract(member, folder, filter="data"))
+                _extract(members, folder, lambda member: tar.extract(member, folder, filter=_filter))
         elif zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
                 infos = opened.infolist()
-                for info in infos:
-                    _check_member(archive, info.filename, _problem_in_zip(info))
+                _check_members(archive, [(info.filename, info.is_dir(), _problem_in_zip(info)) for info in infos])
                 _check_space(archive, sum(info.file_size for info in infos), folder)
                 _extract(infos, folder, lambda info: opened.extract(info, folder))
         else:
@@ -298,15 +304,21 @@ def merge_folder(source: Path, target: Path) -> None:
     """Move the files of a folder into another; keep existing files, and do not follow links below ``target``.
 
     Raises:
-        InputError: a folder below ``target`` is a link; nothing is moved.
+        InputError: a folder below ``target`` is a link, or has the name of a file; nothing is moved.
     """
     target.mkdir(parents=True, exist_ok=True)
     root = target.resolve()
     destinations = {path: root / path.relative_to(source) for path in sorted(source.rglob("*"))}
     for path, destination in destinations.items():
         parent = destination.parent
-        if path.is_symlink() or parent.resolve() != parent:
+        if path.is_symlink() or os.path.realpath(parent) != str(parent):
             raise InputError("the folder is a link", where=parent, hint="Replace the link by a folder.")
+        if os.path.lexists(destination) and path.is_dir() != destination.is_dir():
+            expected, got = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
+            hint = "Rename it."
+            raise InputError(
+                "a name in the archive is in use", where=destination, expected=expected, got=got, hint=hint
+            )
     for path, destination in destinations.items():
         if os.path.lexists(destination):
             continue
@@ -333,13 +345,23 @@ def _extract(members: Sequence[Member], folder: Path, extract: Callable[[Member]
         raise
 
 
-def _check_member(archive: Path, name: str, problem: str) -> None:
-    path = PureWindowsPath(name)  # splits at both kinds of slashes, and knows drives
-    if path.drive or path.root or ".." in path.parts or "\0" in name:
-        problem = "leaves its folder"
-    if problem:
-        what = f"the member {problem}"
-        raise InputError(what, where=f"{archive}, member {name!r}", hint="Get it from a source you trust.")
+def _filter(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
+    # without a mode, the umask decides
+    return tarfile.data_filter(member, folder).replace(mode=None, deep=False)  # type: ignore[arg-type]  # as documented
+
+
+def _check_members(archive: Path, members: Sequence[tuple[str, bool, str]]) -> None:
+    """Raise if a member, given as name, whether it is a folder, and its problem, must not be unpacked."""
+    files = {PurePosixPath(name) for name, is_folder, _ in members if not is_folder}
+    for name, is_folder, problem in members:
+        path, foreign = PurePosixPath(name), PureWindowsPath(name)  # which splits at both slashes, and knows drives
+        if foreign.drive or foreign.root or ".." in foreign.parts or "\0" in name:
+            problem = "leaves its folder"
+        elif not problem and (not files.isdisjoint(path.parents) or (is_folder and path in files)):
+            problem = "has a file in its path"
+        if problem:
+            what = f"the member {problem}"
+            raise InputError(what, where=f"{archive}, member {name!r}", hint="Get it from a source you trust.")
 
 
 def _problem_in_tar(member: tarfile.TarInfo) -> str:
@@ -378,6 +400,10 @@ def _check_end(tar: tarfile.TarFile) -> None:
 def _damage_errors(archive: Path) -> Iterator[None]:
     try:
         yield
+    except SpurlessError:
+        raise
     except DAMAGED as error:
         what = f"the archive is damaged or cut off: {error}"
         raise InputError(what, where=archive, hint="Download it again.") from None
+    except OSError as error:
+        raise InputError(f"the archive cannot be read: {error.strerror or error}", where=archive) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,8 @@ class Architecture:
     name: str
     config: type[Any]
     builder: Callable[..., Classifier]
-    """``(input_shape, n_classes, config) -> Classifier``; a family takes the name of the member first."""
+    """``(input_shape, n_classes, config) -> Classifier``; a family takes the name of the member first, and one with the
+    option ``pretrained`` takes ``load_pretrained``"""
     description: str
     takes_text: bool = False  # whether the input is a dict with token ids and attention mask instead of a tensor
     runs_user_code: bool = False  # whether building the model runs the user's code; see :mod:`spurless.core.user_code`
@@ -87,12 +88,15 @@ def build(
     input_shape: Shape | None = None,
     n_classes: int | None = None,
     seed: int = 0,
+    load_pretrained: bool = True,
     **options: Any,
 ) -> Classifier:
     """Build an untrained model for data, or for ``input_shape`` and ``n_classes``.
 
     ``FILE.py:FACTORY`` and ``package.module:FACTORY`` run your own code; see :mod:`spurless.models.user_model`.
-    The initial weights depend on ``seed`` only; the global random generator is not changed.
+    The initial weights depend on ``seed`` only; the global random generator is not changed. If ``load_pretrained`` is
+    False, a model with ``pretrained=True`` has random weights: no file is read or downloaded for a model whose weights
+    are loaded next.
 
     Example:
         >>> model = build("mlp", input_shape=(1, 28, 28), n_classes=10, depth=2, width=32)
@@ -107,9 +111,12 @@ def build(
     config = configure(row.config, options, name)
     shape, classes = _sizes(row, data, input_shape, n_classes)
     example = _example(row, data, shape)
+    more: dict[str, Any] = {"example": example} if row.runs_user_code else {}
+    if "pretrained" in {field.name for field in fields(row.config)}:
+        more["load_pretrained"] = load_pretrained
     try:
         with Seeds(seed).seed_global_rng("init"):
-            model = row.builder(shape, classes, config, **({"example": example} if row.runs_user_code else {}))
+            model = row.builder(shape, classes, config, **more)
         with eval_mode(model), torch.no_grad():  # raises now if the model does not accept the input
             model(example)
     except SpurlessError:

@@ -56,8 +56,21 @@ def save_weights(
             save_file(tensors, scratch, metadata=header)
         except SafetensorError as error:
             raise OSError(str(error)) from None
+        _sort_metadata(scratch)
 
     replace_file(path, write)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the metadata of a safetensors file, whose order is random, so that equal tensors are equal bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        if len(text) == size:  # else a character is escaped in another way
+            file.seek(8)
+            file.write(text)
 
 
 def load_weights(path: Path | str, model: Classifier) -> None:

@@ -16,13 +16,11 @@ from spurless.core.errors import InputError
 from spurless.core.figures import Section
 from spurless.core.files import replace_text
 from spurless.core.findings import Audit, Finding, Suspect, Verdict
-from spurless.reporting.format import clean_name, format_count, format_number
+from spurless.reporting.format import clean_name, escape_formula, format_count, format_number
 from spurless.reporting.sections import section_contexts
 
 SCHEMA = 1
 COLUMNS = ("row", "file", "label", "predicted", "attribute", "score", "suspected")
-FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # first characters of a formula in a spreadsheet
-BREAKS = "\t\r\n"  # characters that a spreadsheet may skip at the start of a cell
 
 State = Literal["confirmed", "unsure", "present", "small", "chance", "inconclusive"]
 STATES: Mapping[State, str] = {
@@ -237,10 +235,7 @@ def _csv_cell(value: object) -> str:
     """Return a value as text that a spreadsheet does not evaluate."""
     if value is None:
         return ""
-    if not isinstance(value, str):
-        return json.dumps(_plain(value))
-    is_risky = value[:1] in tuple(BREAKS) or value.lstrip()[:1] in tuple(FORMULA)
-    return f"'{value}" if is_risky else value
+    return escape_formula(value) if isinstance(value, str) else json.dumps(_plain(value))
 
 
 def _plain(value: object) -> Any:

@@ -11,6 +11,8 @@ from spurless.reporting.aggregate import Estimate, finite_number
 
 MISSING = "n/a"
 MINUS = "\u2212"
+FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # first characters of a formula in a spreadsheet
+BREAKS = "\t\r\n"  # characters that a spreadsheet may skip at the start of a cell
 RIGHT_TO_LEFT = ("R", "AL", "AN")
 
 
@@ -100,6 +102,17 @@ def clean_name(text: object, limit: int = 60) -> str:
     if len(clean) > limit:
         clean = clean[: limit - 1].rstrip() + "…"
     return f"\u2068{clean}\u2069" if any(unicodedata.bidirectional(c) in RIGHT_TO_LEFT for c in clean) else clean
+
+
+def escape_formula(text: str) -> str:
+    """Put an apostrophe in front of the text of a CSV cell that a spreadsheet would evaluate.
+
+    Example:
+        >>> escape_formula("=1+1"), escape_formula("cat")
+        ("'=1+1", 'cat')
+    """
+    is_risky = text[:1] in tuple(BREAKS) or text.lstrip()[:1] in tuple(FORMULA)
+    return f"'{text}" if is_risky else text
 
 
 def quote(text: object) -> str:

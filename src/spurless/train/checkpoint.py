@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from spurless.core.errors import InputError
-from spurless.core.files import replace_file
+from spurless.core.files import delete_abandoned, replace_file
 
 
 @dataclass
@@ -64,9 +64,10 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Delete the checkpoints of all stages, and folders that are empty then."""
-        for path in [*self.folder.rglob("stage-*.pt"), *self.folder.rglob(".stage-*.tmp")]:
+        for path in self.folder.rglob("stage-*.pt"):
             path.unlink(missing_ok=True)
         for folder in [*self.folder.glob("*/"), self.folder]:
+            delete_abandoned(folder)
             if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
 

@@ -1,5 +1,7 @@
 """Hugging Face: columns of a dataset become examples; nothing here asks the network."""
 
+import json
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +118,39 @@ def test_a_folder_saved_by_datasets_is_loaded_from_disk(tmp_path: Path) -> None:
     assert numbers(data.test) == list(range(20, 30))
     made(0, 20).save_to_disk(str(tmp_path / "one"))
     assert len(from_huggingface(tmp_path / "one").train) == 14
+
+
+@pytest.mark.parametrize("name", ["../outside/data.arrow", "/OUT/data.arrow", "link.arrow", "link/data.arrow"])
+def test_a_folder_that_names_data_outside_of_it_is_refused(name: str, tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "set"
+    made(0, 20).save_to_disk(str(outside))
+    made(0, 20).save_to_disk(str(folder))
+    next(outside.glob("*.arrow")).rename(outside / "data.arrow")
+    (folder / "link").symlink_to(outside)
+    (folder / "link.arrow").symlink_to(outside / "data.arrow")
+    state = json.loads((folder / "state.json").read_text())
+    state["_data_files"] = [{"filename": name.replace("OUT", str(outside).lstrip("/"))}]
+    (folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(InputError, match="outside of its folder") as caught:
+        from_huggingface(folder)
+    assert caught.value.where == folder / "state.json"
+    (folder / "dataset_dict.json").write_text('{"splits": ["../outside"]}')
+    with pytest.raises(InputError, match="outside of its folder") as caught:
+        from_huggingface(folder)
+    assert caught.value.where == folder / "dataset_dict.json"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_images_that_are_urls_are_not_requested(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*address: object, **_: object) -> None:
+        raise AssertionError(address)
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    monkeypatch.setattr(socket.socket, "connect", fail)
+    features = datasets.Features(image=datasets.Image(), label=datasets.Value("int64"))
+    rows = {"image": ["http://127.0.0.1:9/x.png"] * 20, "label": [0, 1] * 10}
+    with pytest.raises(InputError, match="images are URLs"):
+        from_huggingface(datasets.Dataset.from_dict(rows, features=features), stream=stream, size=8)
 
 
 def test_a_folder_of_parquet_files_is_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

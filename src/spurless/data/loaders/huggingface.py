@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset
 
 from spurless.core.errors import InputError, MissingExtraError, did_you_mean
+from spurless.core.hf_files import is_inside
 from spurless.core.modules import Input
 from spurless.core.seeds import Seeds
 from spurless.data.loaders.images import read_images
@@ -98,6 +100,7 @@ def from_huggingface(  # noqa: PLR0913 - one parameter per option
 
 
 def _read_images(parts: Mapping[int, Any], column: str, size: int | None, stream: bool | None) -> Input | Source:
+    _check_no_urls(parts, column)
     content = ",".join(str(getattr(part, "_fingerprint", "")) for part in parts.values())
     return read_images(DatasetInputs.of(ConcatDataset(list(parts.values())), size, column, content), stream, threads=1)
 
@@ -119,12 +122,46 @@ def _load(name: Any, config: str | None, revision: str | None) -> Any:
     if not isinstance(name, str | Path):
         return name
     folder = Path(name)
+    _check_data_files(folder)
     try:
         if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
             return datasets.load_from_disk(str(name))
         return datasets.load_dataset(str(name), config, revision=revision)
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"the dataset cannot be loaded: {error}", where=name) from error
+
+
+def _check_data_files(folder: Path) -> None:
+    """Raise if the JSON files of a folder name data outside of it."""
+    for index in (folder / "dataset_dict.json", folder / "state.json"):
+        if not index.is_file():
+            continue
+        try:
+            content = json.loads(index.read_text(encoding="utf-8"))
+            parts = [str(part) for part in content.get("splits", ())]
+            names = [str(file["filename"]) for file in content.get("_data_files", ())]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise InputError("the file cannot be read", where=index, hint="Save the dataset again.") from None
+        for name in (*parts, *names):
+            if not is_inside(folder, name):
+                hint = "Get the dataset from a source you trust."
+                raise InputError("the file names data outside of its folder", where=index, got=name, hint=hint)
+        for part in parts:
+            _check_data_files(folder / part)
+
+
+def _check_no_urls(parts: Mapping[int, Any], column: str) -> None:
+    """Raise if images are stored as URLs, which would be requested."""
+    import pyarrow.compute as pc
+    from pyarrow.types import is_struct
+
+    for part in parts.values():
+        stored = part.data.column(column)
+        if is_struct(stored.type) and stored.type.get_field_index("path") >= 0:
+            paths = pc.struct_field(stored, "path")
+            if pc.any(pc.match_substring(paths, "://")).as_py():
+                hint = "Download the images, and store them in the dataset."
+                raise InputError("the images are URLs, which are not requested", where=f"column {column!r}", hint=hint)
 
 
 def _number_splits(dataset: Any) -> dict[int, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import warnings
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,8 @@ from torch import Tensor
 
 from spurless.core.cache import CacheWriteError, DiskFullError, RowStore
 from spurless.core.errors import InputError, SpurlessWarning
-from spurless.core.files import cache_folder
-from spurless.core.hashing import content_hash
+from spurless.core.files import cache_folder, replace_text
+from spurless.core.hashing import content_hash, is_content_hash
 from spurless.core.progress import progress_reporter
 from spurless.data.loader import prefetch
 from spurless.data.split import Source
@@ -299,9 +298,8 @@ def cache_decoded(source: EncodedImages, folder: Path | None = None, threads: in
     if key is None:
         key = _content_key(source, threads)
         _check_unchanged(source, stamp)
-        with suppress(OSError):  # a read-only cache can still be used
-            folder.mkdir(parents=True, exist_ok=True)
-            key_file.write_text(key)
+        with suppress(InputError):  # a read-only cache can still be used
+            replace_text(key_file, key)
     store = RowStore(folder, key, len(source), torch.uint8)
     shape = store.shape()
     size, channels = source.size, source.channels
@@ -353,7 +351,7 @@ def _read_key(path: Path) -> str | None:
         key = path.read_text()
     except (OSError, ValueError):
         return None
-    return key if re.fullmatch(r"[0-9a-f]{24}", key) else None
+    return key if is_content_hash(key) else None
 
 
 def _check_unchanged(source: EncodedImages, stamp: str) -> None:

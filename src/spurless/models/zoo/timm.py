@@ -35,7 +35,9 @@ class TimmConfig:
     normalise: bool = True  # with pretrained weights: normalize images in [0, 1] as they expect
 
 
-def timm_model(variant: str, input_shape: Shape, n_classes: int, config: TimmConfig) -> Classifier:
+def timm_model(
+    variant: str, input_shape: Shape, n_classes: int, config: TimmConfig, *, load_pretrained: bool = True
+) -> Classifier:
     """Build the model called ``variant`` in timm."""
     timm = _import_timm(variant)
     channels, height, width = check_image_shape(input_shape, f"timm:{variant}")
@@ -47,11 +49,11 @@ def timm_model(variant: str, input_shape: Shape, n_classes: int, config: TimmCon
     defaults = timm.get_pretrained_cfg(variant)
     if defaults is not None and defaults.fixed_input_size:
         options["img_size"] = (height, width)
-    file = _local_weights(variant, config)
-    pretrained = config.pretrained or file is not None
+    file = _local_weights(variant, config) if load_pretrained else None
+    is_pretrained = config.pretrained or config.weights is not None
     if file is not None:
         options["pretrained_cfg_overlay"] = {"file": str(file)}
-    module = _create(variant, file, pretrained=pretrained, **options)
+    module = _create(variant, file, pretrained=is_pretrained and load_pretrained, **options)
     if file is not None:
         _check_names(module, file, variant)
     if not isinstance(module.get_classifier(), nn.Linear):
@@ -61,7 +63,7 @@ def timm_model(variant: str, input_shape: Shape, n_classes: int, config: TimmCon
             got=type(module.get_classifier()).__name__,
             hint="Choose another model.",
         )
-    if pretrained and config.normalise:
+    if is_pretrained and config.normalise:
         mean, std = module.pretrained_cfg["mean"], module.pretrained_cfg["std"]
         grey = channels != len(mean)  # timm sums the filters of the colors, so use the mean over colors
         statistics = ((sum(mean) / len(mean),), (sum(std) / len(std),)) if grey else (mean, std)

@@ -46,7 +46,9 @@ def list_torchvision_models() -> list[str]:
     return names
 
 
-def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: TorchvisionConfig) -> Classifier:
+def torchvision_model(
+    variant: str, input_shape: Shape, n_classes: int, config: TorchvisionConfig, *, load_pretrained: bool = True
+) -> Classifier:
     """Build the model called ``variant`` in torchvision."""
     owner = f"torchvision:{variant}"
     channels, height, width = check_image_shape(input_shape, owner)
@@ -55,7 +57,10 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     names = list_torchvision_models()
     if variant not in names:
         raise UnknownNameError("torchvision model", variant, names)
-    module = load_pretrained(variant) if config.pretrained else _create_untrained(variant, n_classes, height, width)
+    if config.pretrained and load_pretrained:
+        module = create_pretrained(variant)
+    else:
+        module = _create_untrained(variant, n_classes, (height, width), like_pretrained=config.pretrained)
     if variant.startswith("squeezenet"):
         module.classifier = _make_linear_head(n_classes)
     before: list[nn.Module] = [ThreeChannels()] if channels == 1 else []
@@ -70,18 +75,20 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     return model
 
 
-def _create_untrained(variant: str, n_classes: int, height: int, width: int) -> Any:
+def _create_untrained(variant: str, n_classes: int, size: tuple[int, int], *, like_pretrained: bool) -> Any:
     import torchvision
 
     options: dict[str, Any] = dict(_EXTRA_OPTIONS.get(variant, {}), num_classes=n_classes)
     if variant.startswith("vit_"):
-        options["image_size"] = height
+        options["image_size"] = size[0]
     elif variant.startswith("maxvit"):
-        options["input_size"] = (height, width)
+        options["input_size"] = size
+    if variant in _EXTRA_OPTIONS:
+        options["transform_input"] = like_pretrained
     return torchvision.models.get_model(variant, weights=None, **options)
 
 
-def load_pretrained(variant: str) -> Any:
+def create_pretrained(variant: str) -> Any:
     """Return a model of torchvision, for any task, with its default weights, which are downloaded once."""
     import torchvision
 
@@ -95,8 +102,10 @@ def load_pretrained(variant: str) -> Any:
             f"the weights of torchvision:{variant} could not be read: {error}",
             hint=f"Put {weights.url} into the folder hub/checkpoints of TORCH_HOME, or leave out pretrained.",
         ) from None
-    options = {key: value for key, value in _EXTRA_OPTIONS.get(variant, {}).items() if key == "aux_logits"}
-    return torchvision.models.get_model(variant, weights=weights, **options)
+    module = torchvision.models.get_model(variant, weights=weights)
+    if variant == "inception_v3":  # the weights include the auxiliary head; GoogLeNet leaves its own out
+        module.aux_logits, module.AuxLogits = False, None
+    return module
 
 
 def _default_weights(variant: str) -> Any:

@@ -86,14 +86,17 @@ class Encoder(nn.Module):
         return states[:, 0] if self.pool == "cls" else masked_mean(states, x["attention_mask"])
 
 
-def transformers_model(variant: str, input_shape: Shape, n_classes: int, config: TransformersConfig) -> Classifier:
+def transformers_model(
+    variant: str, input_shape: Shape, n_classes: int, config: TransformersConfig, *, load_pretrained: bool = True
+) -> Classifier:
     """Build the encoder called ``variant`` with an untrained head."""
     transformers = import_transformers(f"The model transformers:{variant}")
     architecture = open_pretrained(transformers.AutoConfig.from_pretrained, variant, "configuration")
     _check_encoder(variant, architecture, input_shape[0])
+    pretrained = config.pretrained and load_pretrained
     if config.classifier:
-        return _load_classifier(variant, architecture, n_classes, config.pretrained)
-    if config.pretrained:
+        return _load_classifier(variant, architecture, n_classes, pretrained)
+    if pretrained:
         load = transformers.AutoModel.from_pretrained
         encoder = open_pretrained(load, variant, "weights", use_safetensors=True)
     else:
@@ -112,7 +115,7 @@ def _load_classifier(variant: str, architecture: Any, n_classes: int, pretrained
         )
     kind = import_transformers(f"The model transformers:{variant}").AutoModelForSequenceClassification
     if not pretrained:
-        return wrap(kind.from_config(architecture, trust_remote_code=False), trained=False)
+        return wrap(kind.from_config(architecture, trust_remote_code=False).float(), trained=False)
     module, loading_info = open_pretrained(
         kind.from_pretrained, variant, "weights", use_safetensors=True, output_loading_info=True
     )
@@ -127,7 +130,12 @@ def _load_classifier(variant: str, architecture: Any, n_classes: int, pretrained
 
 def _check_encoder(variant: str, architecture: Any, length: int) -> None:
     """Raise if the model is not an encoder, or the texts are too long for it."""
-    if getattr(architecture, "is_encoder_decoder", False) or not hasattr(architecture, "hidden_size"):
+    kinds = import_transformers(f"The model transformers:{variant}").MODEL_MAPPING.get(type(architecture), ())
+    kind = next(iter(kinds)) if isinstance(kinds, tuple | list) and kinds else kinds
+    # models of images may download a backbone that the configuration names
+    takes_text = getattr(kind, "main_input_name", None) == "input_ids"
+    is_encoder = not getattr(architecture, "is_encoder_decoder", False) and hasattr(architecture, "hidden_size")
+    if not takes_text or not is_encoder:
         raise InputError(
             f"transformers:{variant} is not a plain encoder",
             hint="Choose one such as BERT, RoBERTa or MiniLM, or wrap your own module.",
