@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from spurless.bench.executors import Resources, Task
-from spurless.bench.executors.task import limit_threads
 from spurless.bench.experiment import Experiment, run_experiment
 from spurless.bench.plan import Plan, PlanResult, plan_tasks, read_plan, run_plan
 from spurless.core.errors import InputError, MissingAttributesError, UnknownNameError
 from spurless.core.records import Record, read_records
 from spurless.data import from_tensors, load
 from spurless.data.split import Splits
-from spurless.train.run import Compute
+from spurless.train.run import Compute, limit_threads
 
 SMALL = {"n_train": 200, "n_val": 60, "n_test": 60}
 CPU = Resources(Compute("cpu"))

@@ -187,7 +187,7 @@ def header_with(folder: Path, **changes: object) -> None:
         lambda folder: header_with(folder, shape=[N, "6"]),
         lambda folder: header_with(folder, shape=[N * 2, WIDTH]),
         lambda folder: header_with(folder, dtype="torch.float16, little endian"),
-        lambda folder: header_with(folder, done=-1, complete=False, sample=None),
+        lambda folder: header_with(folder, done=-1, complete=False, blocks=[]),
         lambda folder: header_with(folder, done="all"),
         lambda folder: header_with(folder, schema=0),
         lambda folder: header_with(folder, key="abd"),

@@ -25,17 +25,22 @@ from spurless.cli.report import report
 from spurless.cli.reproduce import reproduce
 from spurless.cli.sweep import sweep
 from spurless.core.errors import SpurlessError, SpurlessWarning
+from spurless.core.interrupts import interrupting_signal, raise_on_termination
 
 _RESUME_HINTS = {
     "fit": "stopped; run the same command to resume.",
     "reproduce": "stopped; if --out was given, run the same command to resume.",
     **dict.fromkeys(("sweep", "bench"), "stopped; run the same command to resume after the recorded runs."),
 }
-"""Message on Ctrl-C of commands that can resume."""
+"""Message on Ctrl-C, SIGTERM or SIGHUP of commands that can resume."""
 
 
 class _InterruptError(Exception):
-    """Ctrl-C, with the message to print."""
+    """Ctrl-C, SIGTERM or SIGHUP, with the message to print and the exit status."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.status = 128 + signal_number
 
 
 class _Commands(TyperGroup):
@@ -45,7 +50,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise _InterruptError(_RESUME_HINTS.get(ctx.invoked_subcommand or "", "stopped.")) from None
+            hint = _RESUME_HINTS.get(ctx.invoked_subcommand or "", "stopped.")
+            raise _InterruptError(hint, interrupting_signal()) from None
 
 
 app = typer.Typer(
@@ -76,11 +82,14 @@ def _version(
 def main() -> None:
     """Run the command line."""
     try:
-        with handle_warnings(SpurlessWarning, _print_warning):  # on one line, without the code that raised it
+        with (
+            raise_on_termination(),
+            handle_warnings(SpurlessWarning, _print_warning),
+        ):  # on one line, without the code that raised it
             status = app(prog_name="spurless", standalone_mode=False)
         sys.stdout.flush()
     except _InterruptError as error:
-        _leave(str(error), 130)
+        _leave(str(error), error.status)
     except (SpurlessError, typer.TyperException) as error:
         _leave(_format_error(error), 2)
     except BrokenPipeError:

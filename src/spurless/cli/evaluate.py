@@ -62,6 +62,7 @@ def evaluate(
     """
     from spurless.fitting import evaluate_given
     from spurless.models.export import write_onnx
+    from spurless.train.run import limit_threads
 
     seed = resolve_seed(given.weights, given.seed)
     check_onnx_path(onnx, given.weights, compact=compact)
@@ -77,8 +78,9 @@ def evaluate(
     model = open_model(given.weights, given.model, given.options, splits, seed)
     start_model = None if start is None else open_model(start, given.model, given.options, splits, seed)
     abstainer = _make_abstainer(model, start_model, selective.score)
-    record = evaluate_given(name, model, splits, seed=seed, compute=device.compute())
-    record = _evaluate_selective(record, abstainer, splits, coverages, predictions, device.workers)
+    with limit_threads(device.threads):
+        record = evaluate_given(name, model, splits, seed=seed, compute=device.compute())
+        record = _evaluate_selective(record, abstainer, splits, coverages, predictions, device.workers)
     if out is not None:
         append_record(out, record)
     if onnx is not None:

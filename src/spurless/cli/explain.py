@@ -78,7 +78,7 @@ def explain(
     from spurless.methods.masktune import MaskTuneConfig
     from spurless.reporting import write_sections
     from spurless.train.config import TrainConfig
-    from spurless.train.run import make_run
+    from spurless.train.run import limit_threads, make_run
 
     cli.check_split_name(part)
     _check_flags(how, before, records, subnetwork, attributions)
@@ -92,7 +92,7 @@ def explain(
     second = open_model(weights, given.model, given.options, splits, seed)
     first = second if before is None else open_model(before, given.model, given.options, splits, seed)
     run = make_run(device.compute(), seed, TrainConfig())
-    with progress_bar(quiet) as bar, progress_to(bar):
+    with limit_threads(run.threads), progress_bar(quiet) as bar, progress_to(bar):
         after = None if before is None else second
         config = MaskTuneConfig(explainer=how, layer=layer)
         sections = [_heat_map_section(first, after, splits, part, count, config, run)] if has_maps else []
