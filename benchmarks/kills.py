@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
+STATUSES = {"SIGKILL": (-signal.SIGKILL,), "SIGTERM": (128 + signal.SIGTERM, -signal.SIGTERM)}
+"""Exit statuses; a negative one means that the signal came before or after the command."""
 DATA = ("--data", "patched-digits", "--device", "cpu", "--quiet")
 TRAIN = ("--model", "mlp", "--steps", "30", "--batch-size", "64")
 PLAN = """
@@ -187,6 +189,7 @@ def run_chain(
             sent += 1
             counts[which] += 1
             counts[f"{which}, status {status}"] += 1
+            counts[f"damage: status {status} after {which}"] += status not in STATUSES[which]
         for damage in find_damage(folder, before, reference):
             counts[f"damage: {damage}"] += 1
         if not interrupted:

@@ -18,13 +18,13 @@ import pytest
 
 from spurless.bench.executors import EXECUTORS, Resources, Task
 from spurless.bench.executors.in_process import open_local
-from spurless.bench.executors.task import DIVERGED, VALIDATION, Runner, WorkerDiedError
+from spurless.bench.executors.task import DIVERGED, VALIDATION, Runner, WorkerDiedError, run_settings
 from spurless.bench.experiment import Experiment, run_experiment
 from spurless.bench.stopping import next_wave
 from spurless.bench.sweep import Sweep, plan_sweep, run_sweep
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.records import Record, append_record, read_records
-from spurless.train.run import Compute, limit_threads
+from spurless.train.run import Compute
 
 SMALL = {"n_train": 200, "n_val": 60, "n_test": 60}
 CELL = Experiment("planted", "mlp", "erm", SMALL, {"width": 8}, train={"steps": 12})
@@ -36,7 +36,7 @@ def names(tasks: Sequence[Task]) -> list[str]:
 
 
 def by_fit(task: Task) -> Record:
-    with limit_threads(1):
+    with run_settings(CPU):
         return run_experiment(task.experiment, task.seed, Compute("cpu")).record
 
 
@@ -274,7 +274,7 @@ from pathlib import Path
 from spurless.bench.experiment import Experiment
 from spurless.bench.executors import Resources
 from spurless.bench.sweep import Sweep, run_sweep
-from spurless.train.run import Compute, limit_threads
+from spurless.train.run import Compute
 
 cell = Experiment("planted", "mlp", "erm", {"n_train": 200, "n_val": 60, "n_test": 60}, {"width": 8},
                   train={"steps": 60})

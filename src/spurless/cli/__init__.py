@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from spurless import __version__
 from spurless.cli.audit import audit
 from spurless.cli.bench import bench
-from spurless.cli.console import handle_warnings
+from spurless.cli.console import escape_controls, handle_warnings
 from spurless.cli.data import data
 from spurless.cli.demo import demo
 from spurless.cli.evaluate import evaluate
@@ -90,6 +90,8 @@ def main() -> None:
         sys.stdout.flush()
     except _InterruptError as error:
         _leave(str(error), error.status)
+    except (KeyboardInterrupt, typer.Abort):  # before or after the command
+        _leave("stopped.", 128 + interrupting_signal())
     except (SpurlessError, typer.TyperException) as error:
         _leave(_format_error(error), 2)
     except BrokenPipeError:
@@ -105,7 +107,7 @@ def _leave(message: str, status: int) -> NoReturn:
     """Print a message on one line, with the rank if several processes train together, and exit."""
     rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))
     prefix = "spurless:" if rank is None else f"spurless: [rank {rank}]"
-    line = " ".join(part.strip() for part in message.splitlines())
+    line = escape_controls(" ".join(part.strip() for part in message.splitlines()))
     sys.stderr.write(f"{prefix} {line}\n")  # one write, or the lines of two ranks would mix
     sys.stderr.flush()
     sys.exit(status)
@@ -121,7 +123,7 @@ def _format_error(error: SpurlessError | typer.TyperException) -> str:
 
 
 def _print_warning(message: str) -> None:
-    print(f"spurless: warning: {message}", file=sys.stderr)
+    print(f"spurless: warning: {escape_controls(message)}", file=sys.stderr)
 
 
 def _close_output() -> None:

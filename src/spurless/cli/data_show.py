@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spurless.cli.console import print_text
 from spurless.cli.data_describe import describe_input, is_picture
 from spurless.cli.inputs import open_data
 from spurless.cli.params import OUTPUT, SPLITS, DataArgument, DataSeed, Quiet, check_split_name, expand_params, param
@@ -55,7 +56,9 @@ def show(
     check_split_name(part, "all")
     check_no_overwrite([out], [data.data])
     splits = open_data(data.data, data.options, data.columns, seed, quiet, lazy=True)
-    print(write_dataset_page(out, build_page(splits, SPLITS if part == "all" else (part,), per_group, seed)).resolve())
+    print_text(
+        write_dataset_page(out, build_page(splits, SPLITS if part == "all" else (part,), per_group, seed)).resolve()
+    )
 
 
 def build_page(splits: Splits, parts: tuple[str, ...], per_group: int | None, seed: int) -> DatasetPage:

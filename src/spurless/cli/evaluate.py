@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spurless.cli import params as cli
-from spurless.cli.console import show_record
+from spurless.cli.console import print_json, print_text, show_record
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_onnx_path, check_outputs
 from spurless.core.errors import InputError, UnknownNameError
@@ -86,11 +86,11 @@ def evaluate(
     if onnx is not None:
         write_onnx(onnx, model, splits.train.example(), compact=compact)
     if json:
-        print(record.to_json())
+        print_json(record.to_json())
     else:
         show_record(record)
         if onnx is not None:
-            print(f"ONNX in {onnx}")
+            print_text(f"ONNX in {onnx}")
 
 
 def _make_abstainer(model: Classifier, start: Classifier | None, score: str) -> Abstainer:

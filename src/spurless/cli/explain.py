@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spurless.cli import params as cli
-from spurless.cli.console import progress_bar
+from spurless.cli.console import print_text, progress_bar
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.files import check_no_overwrite, check_writable
@@ -103,7 +103,7 @@ def explain(
         sections += _neuron_sections(first, split, run) if neurons else []
         sections += subnetwork_sections(weights, first, second, split, records, run) if subnetwork else []
     title = f"Heat maps of {weights.stem}" if before is None else f"Heat maps of {before.stem} and {weights.stem}"
-    print(write_sections(out, title, sections).resolve())
+    print_text(write_sections(out, title, sections).resolve())
 
 
 def _has_images(split: Split, needed: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spurless.cli import params as cli
-from spurless.cli.console import progress_bar
+from spurless.cli.console import print_json, print_text, progress_bar
 from spurless.cli.outputs import check_appendable
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ def _show(verdict: ClaimResult, json: bool) -> None:
         values = [value if value == value else None for value in (verdict.ours, *verdict.values)]  # JSON has no NaN
         row = {"id": claim.id, "ours": values[0], "values": values[1:], "paper": claim.paper}
         more = {"bar": str(claim.bar), "holds": verdict.holds, "cut_off": verdict.cut_off}
-        print(json_module.dumps({**row, **more}))
+        print_json(json_module.dumps({**row, **more}))
         return
-    print(f"{claim.quantity} ({claim.source})")
-    print(f"by seed: {verdict.by_seed()}")
+    print_text(f"{claim.quantity} ({claim.source})")
+    print_text(f"by seed: {verdict.by_seed()}")
     if verdict.cut_off:
-        print(f"cut off before the end of training: {', '.join(verdict.cut_off)}")
-    print(verdict.line())
+        print_text(f"cut off before the end of training: {', '.join(verdict.cut_off)}")
+    print_text(verdict.line())

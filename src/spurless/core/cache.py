@@ -137,8 +137,8 @@ class RowStore:
         stops, checksums = ([block[i] for block in header["blocks"]] for i in (0, 1))
         blocks = [range(*ends) for ends in pairwise([0, *stops])]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # reading and checksums release the GIL
-            found = list(pool.map(is_damaged, blocks, checksums))
-        return list(compress(blocks, found))
+            is_bad = list(pool.map(is_damaged, blocks, checksums))
+        return list(compress(blocks, is_bad))
 
     def delete(self, reason: str = "") -> None:
         """Delete the files, with a warning if a reason is given."""
