@@ -35,6 +35,9 @@ _RESUME_HINTS = {
 """Message on Ctrl-C, SIGTERM or SIGHUP of commands that can resume."""
 
 
+_TYPER_INTERRUPTED = 130  # what Typer returns if a signal comes before or after the command
+
+
 class _InterruptError(Exception):
     """Ctrl-C, SIGTERM or SIGHUP, with the message to print and the exit status."""
 
@@ -87,10 +90,12 @@ def main() -> None:
             handle_warnings(SpurlessWarning, _print_warning),
         ):  # on one line, without the code that raised it
             status = app(prog_name="spurless", standalone_mode=False)
+        if status == _TYPER_INTERRUPTED:
+            _leave("stopped.", 128 + interrupting_signal())
         sys.stdout.flush()
     except _InterruptError as error:
         _leave(str(error), error.status)
-    except (KeyboardInterrupt, typer.Abort):  # before or after the command
+    except KeyboardInterrupt:  # before or after the command
         _leave("stopped.", 128 + interrupting_signal())
     except (SpurlessError, typer.TyperException) as error:
         _leave(_format_error(error), 2)

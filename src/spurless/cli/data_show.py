@@ -56,9 +56,8 @@ def show(
     check_split_name(part, "all")
     check_no_overwrite([out], [data.data])
     splits = open_data(data.data, data.options, data.columns, seed, quiet, lazy=True)
-    print_text(
-        write_dataset_page(out, build_page(splits, SPLITS if part == "all" else (part,), per_group, seed)).resolve()
-    )
+    page = build_page(splits, SPLITS if part == "all" else (part,), per_group, seed)
+    print_text(write_dataset_page(out, page).resolve())
 
 
 def build_page(splits: Splits, parts: tuple[str, ...], per_group: int | None, seed: int) -> DatasetPage:
