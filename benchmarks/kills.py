@@ -168,22 +168,22 @@ def prepare(folder: Path, weights: Path | None) -> Path:
 
 
 def run_chain(
-    name: str, folder: Path, seconds: float, reference: dict[str, Any], moments: random.Random, most: int
+    name: str, folder: Path, seconds: float, reference: dict[str, Any], moments: random.Random, signals: Sequence[str]
 ) -> Counter[str]:
-    """Start a command and kill it, again and again; after ``most`` signals let it end, and compare the result."""
+    """Start a command and kill it by these signals, one after another; then let it end, and compare the result."""
     counts: Counter[str] = Counter()
     sent = 0
     while True:
         before = read_lines(folder)
         child = start(COMMANDS[name], folder)
-        if sent < most:
-            which = moments.choice(list(SIGNALS))
+        if sent < len(signals):
+            which = signals[sent]
             time.sleep(moments.uniform(0, seconds))
             os.kill(child, SIGNALS[which])
         status = wait(child)
         interrupted = status != 0
         if interrupted:
-            if sent >= most:
+            if sent >= len(signals):
                 counts[f"failed: {(folder / 'stderr').read_text().strip()[-200:]}"] += 1
                 return counts
             sent += 1
@@ -202,7 +202,9 @@ def run_chain(
     return counts
 
 
-def run_campaign(kills: int, commands: Sequence[str], seed: int, most_seconds: float) -> dict[str, Any]:
+def run_campaign(
+    kills: int, commands: Sequence[str], signals: Sequence[str], seed: int, most_seconds: float
+) -> dict[str, Any]:
     """Send this many signals in total, and return the counts by command."""
     for module in IMPORTS:
         importlib.import_module(module)
@@ -226,9 +228,9 @@ def run_campaign(kills: int, commands: Sequence[str], seed: int, most_seconds: f
         n_sent = 0
         while n_sent < kills and time.monotonic() - begin < most_seconds:
             name = min(commands, key=lambda name: sum(totals[name][which] for which in SIGNALS))
-            most = min(kills - n_sent, moments.randint(1, 8))
+            chosen = moments.choices(signals, k=min(kills - n_sent, moments.randint(1, 8)))
             folder = prepare(root / name, weights)
-            counts = run_chain(name, folder, durations[name], references[name], moments, most)
+            counts = run_chain(name, folder, durations[name], references[name], moments, chosen)
             totals[name] += counts
             n_sent += sum(counts[which] for which in SIGNALS)
             print(f"{n_sent} signals, {name}: {dict(+counts)}", flush=True)
@@ -259,11 +261,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=500, help="number of signals in total")
     parser.add_argument("--commands", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
+    parser.add_argument("--signals", nargs="+", default=list(SIGNALS), choices=list(SIGNALS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600.0, help="start no command after this time")
     parser.add_argument("--out", type=Path, help="JSON file for the counts")
     args = parser.parse_args()
-    results = run_campaign(args.kills, args.commands, args.seed, 60 * args.minutes)
+    results = run_campaign(args.kills, args.commands, args.signals, args.seed, 60 * args.minutes)
     sent = {which: sum(counts.get(which, 0) for counts in results.values()) for which in SIGNALS}
     problems = {
         name: bad

@@ -19,9 +19,9 @@ import torch
 import spurless as sp
 from spurless.fitting.assess import describe_environment
 
-MODELS = {"small-cnn": (28, 64, 100), "torchvision:resnet18": (112, 32, 6)}
+MODELS = {"small-cnn": (28, 64, 40), "torchvision:resnet18": (64, 16, 4)}
 """Size of the images, examples per batch and number of steps."""
-REPETITIONS = 3
+REPETITIONS = 2
 
 
 def resized(data: sp.Splits, side: int) -> sp.Splits:
