@@ -49,7 +49,7 @@ def test_a_damaged_start_is_trained_again(damage: str, monkeypatch: pytest.Monke
         (other,) = {*(tmp_path / "tensors").iterdir()} - {path}
         path.write_bytes(other.read_bytes())
     else:
-        weight = first.head.weight.detach().numpy().tobytes()
+        weight = first.state_dict()["head.weight"].numpy().tobytes()
         flipped = content.replace(weight, bytes(255 - byte for byte in weight))
         path.write_bytes({"cut": content[:-1], "flip": flipped, "text": b"not weights"}[damage])
     again = train_by_erm(build("linear", DATA), DATA, run(), "content")
@@ -58,8 +58,8 @@ def test_a_damaged_start_is_trained_again(damage: str, monkeypatch: pytest.Monke
 
 def test_the_record_of_a_cached_start_has_its_history(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
-    settings = {"train": {"epochs": 3, "lr": 0.1}, "steps": 5}
-    trained, cached = (fit("afr", build("linear", DATA), DATA, **settings).record for _ in range(2))
+    train = {"epochs": 3, "lr": 0.1}
+    trained, cached = (fit("afr", build("linear", DATA), DATA, train=train, steps=5).record for _ in range(2))
     assert [row["stage"] for row in cached.history].count("erm") == 3
     assert cached.history == trained.history
 

@@ -272,8 +272,8 @@ class Splits:
         train = train if train_attributes else train.hide_attributes()
         val = val if val_attributes else val.hide_attributes() if val_labels else val.hide_labels()
         options = {key: value for key, value in self.options.items() if key == "tokenizer"}
-        parts = {"train": train.detached, "val": val.detached, "test": cast(Split, SealedSplit())}
-        return replace(self, **parts, options=options, notes=())
+        test = cast(Split, SealedSplit())
+        return replace(self, train=train.detached, val=val.detached, test=test, options=options, notes=())
 
     def fingerprint(self) -> str:
         """Return a content hash of all three splits."""
