@@ -5,7 +5,11 @@ Run it in each of two source trees, with the same interpreter, and compare:
     PYTHONPATH=old/src python benchmarks/same_weights.py --out old.json
     PYTHONPATH=new/src python benchmarks/same_weights.py --out new.json --compare old.json
 
-Only the public API that both trees share is used, so that one file serves both.
+Only the public API that both trees share is used, so that one file serves both. The same with other numbers of CPU
+threads checks that they change nothing, unless they are a setting of the run, which changes its key:
+
+    for N in 1 2 4; do OMP_NUM_THREADS=$N python benchmarks/same_weights.py --threads $N --out $N.json; done
+    python benchmarks/same_weights.py --merge 1.json 2.json 4.json --record benchmarks/records/thread_counts.json
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "avp": PRUNE,
     "random-prune": PRUNE,
     "magnitude-prune": PRUNE,
+    "transplant": {"properties": ("the frame",), "epochs": 1},
     "dcwp": {"mining": {"steps": 4, "batch_size": 16}, "lr": 0.1, **MASK},
 }
 """Options that keep each run short."""
@@ -49,14 +54,14 @@ def weights_hash(model: Any) -> str:
     return sha.hexdigest()
 
 
-def hash_all() -> dict[str, str]:
+def hash_all(threads: int) -> dict[str, str]:
     """Return the hash of the weights of every method, by the method's name."""
     import torch
 
     import spurless as sp
     from spurless.methods import METHODS
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     data = sp.load("patched-digits", conflicting=0.05, seed=0)
     hashes = {}
     for name in METHODS:
@@ -74,14 +79,38 @@ def hash_all() -> dict[str, str]:
     return hashes
 
 
+def merge(files: list[Path], record: Path) -> None:
+    """Write which methods have the same weights in all files."""
+    import torch
+
+    from spurless.fitting.assess import describe_environment
+
+    runs = {file.stem: json.loads(file.read_text()) for file in files}
+    names = sorted(set().union(*runs.values()))
+    different = [name for name in names if len({hashes.get(name) for hashes in runs.values()}) > 1]
+    content = {
+        "settings": {"threads of the process": list(runs), "data": "patched-digits", "model": "small-cnn", "epochs": 2},
+        "results": {"methods": len(names), "bit-identical": len(names) - len(different), "different": different},
+        "weights": {name: next(iter(runs.values()))[name] for name in names if name not in different},
+    }
+    record.write_text(json.dumps(content | describe_environment(torch.device("cpu")), indent=1) + "\n")
+    print(f"{len(names) - len(different)} of {len(names)} methods have the same weights with {', '.join(runs)} threads")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file to write the hashes to")
     parser.add_argument("--compare", type=Path, help="JSON file of another tree to compare with")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of this process, outside of runs")
+    parser.add_argument("--merge", type=Path, nargs="+", help="only compare the files of several numbers of threads")
+    parser.add_argument("--record", type=Path, help="JSON file for the comparison")
     args = parser.parse_args()
+    if args.merge:
+        merge(args.merge, args.record)
+        return
     with tempfile.TemporaryDirectory() as cache:
         environ["SPURLESS_CACHE"] = cache  # so that no starting point of another tree is reused
-        hashes = hash_all()
+        hashes = hash_all(args.threads)
     if args.out:
         args.out.write_text(json.dumps(hashes, indent=2) + "\n")
     if args.compare:

@@ -82,3 +82,15 @@ def test_nothing_prints_or_seeds_globally_outside_the_command_line() -> None:
         assert "torch.manual_seed" not in text, path
         assert "np.random.seed" not in text, path
         assert ".cuda()" not in text, path
+
+
+def test_the_command_line_prints_through_the_console_module() -> None:
+    """It escapes control characters; help texts and the version contain none."""
+    others = [path for path in MODULES if package_of(path) == "cli" and path.name != "console.py"]
+    prints = [line.strip() for path in others for line in path.read_text().splitlines() if " print(" in line]
+    allowed = (
+        "print(context.get_help())",
+        "print(__version__)",
+        'print(f"spurless: warning: {escape_controls(message)}"',
+    )
+    assert [line for line in prints if not line.startswith(allowed)] == []

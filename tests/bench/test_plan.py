@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spurless.bench.executors import Resources, Task
-from spurless.bench.executors.task import limit_threads
+from spurless.bench.executors.task import run_settings
 from spurless.bench.experiment import Experiment, run_experiment
 from spurless.bench.plan import Plan, PlanResult, plan_tasks, read_plan, run_plan
 from spurless.core.errors import InputError, MissingAttributesError, UnknownNameError
@@ -58,7 +58,7 @@ def test_every_method_meets_every_dataset_and_seed_and_gives_the_record_it_gives
     assert len(records) == 8
     for (name, method), tasks in benched.tasks.items():
         for task in tasks:
-            with limit_threads(1):
+            with run_settings(CPU):
                 alone = run_experiment(cells[name][method], task.seed, Compute("cpu")).record
             ours = benched.records[task.key]
             assert (ours.key, ours.groups) == (alone.key, alone.groups)

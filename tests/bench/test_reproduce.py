@@ -205,7 +205,7 @@ def test_equal_runs_of_two_claims_have_separate_records(tmp_path: Path) -> None:
     assert [record.cell.split()[0] for record in read_records(out)] == ["small"] * 3 + ["other"] * 3
 
 
-def test_the_threads_of_the_caller_are_used_and_warnings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_number_of_threads_is_used_and_warnings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
 
     def counted(*request: Any) -> PreparedRun:
@@ -221,4 +221,4 @@ def test_the_threads_of_the_caller_are_used_and_warnings_are_shown(monkeypatch: 
             reproduce(small(only={"steps": 2}), seeds=1, compute=Compute("cpu"))
     finally:
         torch.set_num_threads(before)
-    assert used == [2]
+    assert used == [1]

@@ -16,7 +16,7 @@ import pytest
 
 from spurless.bench.executors import EXECUTORS, Resources, Task
 from spurless.bench.executors.in_process import open_local
-from spurless.bench.executors.task import VALIDATION, Runner, WorkerDiedError, limit_threads
+from spurless.bench.executors.task import VALIDATION, Runner, WorkerDiedError, run_settings
 from spurless.bench.experiment import Experiment, load_dataset, run_experiment
 from spurless.bench.runner import Failures, assign_keys, run_tasks, summarize_tasks
 from spurless.bench.sweep import Sweep, plan_sweep, run_sweep
@@ -32,7 +32,7 @@ CPU = Resources(Compute("cpu"))
 
 
 def by_fit(task: Task) -> Record:
-    with limit_threads(1):
+    with run_settings(CPU):
         return run_experiment(task.experiment, task.seed, Compute("cpu")).record
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from spurless.bench.executors import EXECUTORS, Resources, Task
 from spurless.bench.executors.in_process import open_local
-from spurless.bench.executors.task import DIVERGED, VALIDATION, Runner, WorkerDiedError, limit_threads
+from spurless.bench.executors.task import DIVERGED, VALIDATION, Runner, WorkerDiedError, run_settings
 from spurless.bench.experiment import Experiment, run_experiment
 from spurless.bench.stopping import next_wave
 from spurless.bench.sweep import Sweep, plan_sweep, run_sweep
@@ -36,7 +36,7 @@ def names(tasks: Sequence[Task]) -> list[str]:
 
 
 def by_fit(task: Task) -> Record:
-    with limit_threads(1):
+    with run_settings(CPU):
         return run_experiment(task.experiment, task.seed, Compute("cpu")).record
 
 

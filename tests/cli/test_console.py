@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,3 +175,49 @@ def test_outputs_must_differ_and_not_overwrite_an_input(tmp_path: Path) -> None:
     (tmp_path / "b.json").mkdir()
     with pytest.raises(InputError, match=r"b\.json: cannot write"):
         check_outputs([], "--out", page=tmp_path / "b.html")
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\r[red]x[/foo]\x9b31m\u202ecba\u2028\udc80\n"
+ESCAPED = r"\x1b[2J\x1b]0;title\x07\r[red]x[/foo]\x9b31m\u202ecba\u2028\udc80\n"
+
+
+def test_control_characters_are_shown_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    console.print_text(HOSTILE)
+    console.print_table(HOSTILE, (HOSTILE,), [(HOSTILE,)])
+    console.print_paragraph(HOSTILE.strip())
+    lines = [line.strip() for line in capsys.readouterr().out.split("\n")]
+    assert lines == [*[ESCAPED] * 4, ESCAPED.removesuffix(r"\n"), ""]
+
+
+def test_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"name": HOSTILE, "umlaut": "ä"}
+    console.print_json(json.dumps(names, ensure_ascii=False, indent=1) + "\n")
+    out = capsys.readouterr().out
+    assert json.loads(out) == names
+    assert "ä" in out
+    assert not set(out) & set("\x1b\x9b\u202e\u2028\udc80")
+
+
+def test_progress_shows_markup_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with console.progress_bar() as progress:
+        progress("[/foo]\x1b[2J", 1, 2, "[/bar]\n")
+    assert r"[/foo]\x1b[2J" in terminal.getvalue()
+    assert r"[/bar]\n" in terminal.getvalue()
+
+
+def test_names_of_classes_and_errors_are_escaped(cli: Callable[..., Any], csv: Callable[..., Path]) -> None:
+    table = csv(y=["\x1b[2Jcat" if i % 2 else "[/dog]" for i in range(60)])
+    columns = ("--label", "y", "--attribute", "place", "--split", "split", "--features", "x1,x2")
+    result = cli("fit", "erm", "--data", table, *columns, "--steps", 3, "--model", "mlp")
+    assert result.status == 0, result
+    assert r"\x1b[2Jcat, in" in result.out
+    assert "[/dog], in" in result.out
+    refused = cli("fit", "erm", "--data", "no\x1b[2Jsuch")
+    assert refused.status == 2
+    assert "\x1b" not in result.out + result.err + refused.out + refused.err

@@ -187,7 +187,7 @@ def header_with(folder: Path, **changes: object) -> None:
         lambda folder: header_with(folder, shape=[N, "6"]),
         lambda folder: header_with(folder, shape=[N * 2, WIDTH]),
         lambda folder: header_with(folder, dtype="torch.float16, little endian"),
-        lambda folder: header_with(folder, done=-1, complete=False, sample=None),
+        lambda folder: header_with(folder, done=-1, complete=False, blocks=[]),
         lambda folder: header_with(folder, done="all"),
         lambda folder: header_with(folder, schema=0),
         lambda folder: header_with(folder, key="abd"),
@@ -201,6 +201,46 @@ def test_what_is_damaged_or_foreign_is_made_again(spoil: Callable[[Path], object
     with pytest.warns(SpurlessWarning, match=r"Cached rows are damaged and will be computed again: .*abc\.rows"):
         assert torch.equal(store(tmp_path).compute(again), table())
     assert len(again.begun) == 10
+
+
+@always_kept
+@pytest.mark.parametrize(("byte", "expected"), [(0, [0, 10]), (30 * WIDTH * 4, [20, 30]), (94 * WIDTH * 4, [80, 90])])
+def test_only_a_damaged_block_is_made_again(
+    byte: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "BLOCK_BYTES", 2 * STEP * WIDTH * 4)  # two parts
+    store(tmp_path).compute(Pass(table()))
+    header = json.loads((tmp_path / "abc.json").read_text())
+    assert [stop for stop, _ in header["blocks"]] == [20, 40, 60, 80, 95]
+    with (tmp_path / "abc.rows").open("r+b") as file:
+        file.seek(byte)
+        value = file.read(1)
+        file.seek(byte)
+        file.write(bytes([value[0] ^ 1]))
+    assert store(tmp_path).rows() is None
+    again = Pass(table())
+    with pytest.warns(SpurlessWarning, match=r"Cached rows are damaged and will be computed again: .*abc\.rows"):
+        assert torch.equal(store(tmp_path).compute(again), table())
+    assert again.begun == expected
+    rows = store(tmp_path).rows()
+    assert rows is not None
+    assert torch.equal(rows, table())
+
+
+@always_kept
+def test_an_unfinished_file_with_a_damaged_block_is_repaired_and_continued(tmp_path: Path) -> None:
+    def stops(start: int) -> Generator[Tensor]:
+        for first in range(start, 50, STEP):
+            yield table()[first : first + STEP]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store(tmp_path).compute(stops)
+    content = bytearray((tmp_path / "abc.rows").read_bytes())
+    content[7] ^= 1
+    (tmp_path / "abc.rows").write_bytes(content)
+    with pytest.warns(SpurlessWarning, match="damaged"):
+        assert torch.equal(store(tmp_path).compute(Pass(table())), table())
 
 
 @always_kept

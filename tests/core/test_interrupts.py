@@ -1,12 +1,21 @@
 """Interrupts: a Ctrl-C waits for the end of a block, the second one does not, and nothing else changes."""
 
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import pytest
 
-from spurless.core.interrupts import InterruptedAfterSave, defer_interrupt, freeze_stop_flag, stop_requested
+from spurless.core.interrupts import (
+    InterruptedAfterSave,
+    defer_interrupt,
+    freeze_stop_flag,
+    interrupting_signal,
+    raise_on_termination,
+    stop_requested,
+)
 
 
 def press() -> None:
@@ -17,6 +26,7 @@ def press() -> None:
 def as_before() -> Any:
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert {signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)} == {signal.SIG_DFL}
     assert not stop_requested()
 
 
@@ -121,3 +131,64 @@ def test_those_who_advance_together_get_one_answer() -> None:
     with pytest.raises(KeyboardInterrupt):
         block()
     assert answers == [False, False, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_termination_is_deferred_and_then_raised_like_the_key(number: int) -> None:
+    done = list[str]()
+
+    @defer_interrupt()
+    def block() -> None:
+        signal.raise_signal(number)
+        assert stop_requested()
+        done.append("the rest")
+        raise InterruptedAfterSave
+
+    with pytest.raises(KeyboardInterrupt), raise_on_termination():
+        block()
+    assert done == ["the rest"]
+    assert interrupting_signal() == number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_second_termination_comes_at_once(number: int) -> None:
+    done = list[str]()
+
+    @defer_interrupt()
+    def block() -> None:
+        press()
+        signal.raise_signal(number)
+        done.append("after")
+
+    with pytest.raises(KeyboardInterrupt), raise_on_termination():
+        block()
+    assert (done, interrupting_signal()) == ([], number)
+
+
+def test_a_signal_that_is_ignored_or_handled_stays_so() -> None:
+    received = list[int]()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        with raise_on_termination(), defer_interrupt():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+            assert not stop_requested()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert received == [signal.SIGTERM]
+
+
+def test_a_program_without_the_command_line_ends_by_the_signal_after_the_block() -> None:
+    program = """
+import signal
+from spurless.core.interrupts import defer_interrupt
+with defer_interrupt():
+    signal.raise_signal(signal.SIGTERM)
+    print("saved", flush=True)
+print("not reached")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGTERM, "saved\n", "")

@@ -38,6 +38,32 @@ def test_the_cached_start_is_the_trained_one(monkeypatch: pytest.MonkeyPatch, tm
     assert len(list((tmp_path / "tensors").iterdir())) == 3
 
 
+@pytest.mark.parametrize("damage", ["cut", "flip", "swap", "text"])
+def test_a_damaged_start_is_trained_again(damage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
+    first = train_by_erm(build("linear", DATA), DATA, run(), "content")
+    (path,) = (tmp_path / "tensors").iterdir()
+    content = path.read_bytes()
+    if damage == "swap":  # for an intact file of another start
+        train_by_erm(build("linear", DATA), DATA, run(lr=0.2), "content")
+        (other,) = {*(tmp_path / "tensors").iterdir()} - {path}
+        path.write_bytes(other.read_bytes())
+    else:
+        weight = first.state_dict()["head.weight"].numpy().tobytes()
+        flipped = content.replace(weight, bytes(255 - byte for byte in weight))
+        path.write_bytes({"cut": content[:-1], "flip": flipped, "text": b"not weights"}[damage])
+    again = train_by_erm(build("linear", DATA), DATA, run(), "content")
+    assert all(map(torch.equal, first.state_dict().values(), again.state_dict().values()))
+
+
+def test_the_record_of_a_cached_start_has_its_history(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPURLESS_CACHE", str(tmp_path))
+    train = {"epochs": 3, "lr": 0.1}
+    trained, cached = (fit("afr", build("linear", DATA), DATA, train=train, steps=5).record for _ in range(2))
+    assert [row["stage"] for row in cached.history].count("erm") == 3
+    assert cached.history == trained.history
+
+
 def test_a_start_that_its_last_step_breaks_has_diverged_and_is_not_cached(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,12 +1,15 @@
 """What every method promises, checked for every row of the table."""
 
+import gc
+import pickle
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from types import FunctionType, ModuleType
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 
 import spurless.methods
 from spurless.core.errors import (
+    DataChangedError,
     InputError,
     MissingAttributesError,
     SpurlessWarning,
@@ -21,7 +25,7 @@ from spurless.core.errors import (
     UnknownNameError,
 )
 from spurless.data.datasets.synthetic import PlantedConfig, planted
-from spurless.data.split import Splits
+from spurless.data.split import ExampleIds, Split, Splits
 from spurless.fitting.protocol import Fitted, Protocol, fit_with_protocol
 from spurless.methods import METHODS, Info, Method, make_method, method_named
 from spurless.methods.base import method_info
@@ -233,6 +237,151 @@ def test_selection_by_groups_shows_the_method_a_score_and_no_attribute() -> None
     assert bool((spy.shown.val.a == -1).all())
     assert spy.run.score is not None
     assert 0.0 <= spy.run.score(build("linear", DATA)) <= 1.0
+
+
+class Changer(Spy):
+    """Changes the data of its caller by one of several ways."""
+
+    def __init__(self, change: Callable[[Splits], object]) -> None:
+        super().__init__()
+        self.change = change
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        self.change(data)
+        return super().fit(model, data, run)
+
+
+def rows_of(split: Split) -> Tensor:
+    assert isinstance(split.x, Tensor)
+    return split.x
+
+
+@pytest.mark.parametrize(
+    ("split", "part", "change"),
+    [
+        ("train", "x", lambda data: rows_of(data.train).add_(1)),
+        ("train", "y", lambda data: data.train.y.fill_(0)),
+        ("val", "x", lambda data: rows_of(data.val)[3].zero_()),
+        ("val", "x", lambda data: rows_of(data.val).numpy().fill(0)),  # which no version counts
+        ("train", "x", lambda data: rows_of(data.train).data.zero_()),
+    ],
+)
+def test_a_method_that_changes_the_data_is_an_error(split: str, part: str, change: Callable[[Splits], object]) -> None:
+    data = planted(PlantedConfig(n_train=96, n_val=64, n_test=64))
+    with pytest.raises(DataChangedError) as raised:
+        fit_with_protocol(PROTOCOL, Changer(change), build("linear", data), data, 0)
+    assert (raised.value.method, raised.value.split, raised.value.part) == ("spy", split, part)
+
+
+def test_a_change_of_the_methods_own_part_is_none_of_the_callers() -> None:
+    before = DATA.fingerprint()
+    spied(Changer(lambda data: data.val.y.fill_(0)))  # of hidden labels
+    assert DATA.fingerprint() == before
+
+
+def reachable(start: object) -> list[object]:
+    """Return what attributes, items and closures lead to, but not what modules and classes contain."""
+    found, waiting = {id(start): start}, [start]
+    while waiting:
+        value = waiting.pop()
+        parts: list[object] = []
+        if isinstance(value, FunctionType):
+            parts = [cell.cell_contents for cell in value.__closure__ or ()]
+        elif not isinstance(value, type | ModuleType):
+            parts = [part for part in gc.get_referents(value) if not isinstance(part, type | ModuleType)]
+        for name in ("_base", "__self__", "args"):
+            parts.append(getattr(value, name, None))
+        for part in parts:
+            if part is not None and id(part) not in found:
+                found[id(part)] = part
+                waiting.append(part)
+    return list(found.values())
+
+
+class Files:
+    """A source of examples in named files, as those of a folder of images."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x, self.files = x, [f"secret-{i}" for i in range(len(x))]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> Tensor:
+        return self.x[i]
+
+    def fingerprint(self) -> str:
+        return "files"
+
+
+class BatchedFiles(Files):
+    """The same, with several examples at once."""
+
+    def batch(self, index: Tensor) -> Tensor:
+        return self.x[index]
+
+
+@pytest.mark.parametrize("kind", [Tensor, Files, BatchedFiles])
+def test_nothing_leads_from_a_method_to_other_splits_or_files(kind: type) -> None:
+    x = torch.cat([rows_of(DATA.train), rows_of(DATA.val), rows_of(DATA.test)])
+    y, a = (torch.cat([getattr(split, name) for split in (DATA.train, DATA.val, DATA.test)]) for name in "ya")
+    source = x if kind is Tensor else kind(x)
+    names = ExampleIds.of_files(f"secret-{i}" for i in range(len(x)))
+    ends, parts = [0, 96, 160, 224], {}
+    for name, start, stop in zip(("train", "val", "test"), ends, ends[1:], strict=False):
+        rows = torch.arange(start, stop)
+        split = replace(getattr(DATA, name), x=source, y=y, a=a, names=names)
+        part = split.select(rows)
+        if kind is Tensor:
+            part = replace(part, x=x[start:stop], y=y[start:stop], a=a[start:stop])  # views
+        parts[name] = part
+    data = replace(DATA, **parts, options={"file": "secret.csv"}, notes=("secret-3 was skipped",))
+    spy = Spy()
+    fit_with_protocol(PROTOCOL, spy, build("linear", data), data, 0)
+    assert (spy.shown.train.names, spy.shown.val.names) == (None, None)
+    assert not hasattr(spy.shown.train.x, "source")
+    objects = reachable(spy.shown)
+    assert not [value for value in objects if isinstance(value, str) and "secret" in value]
+    assert not [value for value in objects if isinstance(value, Files)]
+    sizes = [len(value) for value in objects if isinstance(value, Tensor) and value.dim()]
+    assert sizes
+    assert max(sizes) == 96
+    storages = [value.untyped_storage().nbytes() for value in objects if isinstance(value, Tensor)]
+    assert max(storages) <= max(rows_of(DATA.train).untyped_storage().nbytes(), 96 * 8)
+    if kind is not Tensor:
+        for split, start in ((spy.shown.train, 0), (spy.shown.val, 96)):
+            assert torch.equal(cast(Any, split.x)[5], x[start + 5])
+            assert hasattr(split.x, "batch") == (kind is BatchedFiles)
+            assert split.fingerprint() == replace(split, x=parts["train" if start == 0 else "val"].x).fingerprint()
+            again = pickle.loads(pickle.dumps(split.x))  # for the processes that load
+            assert torch.equal(again[5], x[start + 5])
+        if kind is BatchedFiles:
+            assert torch.equal(cast(Any, spy.shown.val.x).batch(torch.tensor([2, 0])), x[[98, 96]])
+
+
+def test_texts_stay_visible_without_their_files() -> None:
+    names = ExampleIds(torch.tensor([2, 0]), ["a", "b", "c"], texts=["one", "two", "three"])
+    split = DATA.train.select(torch.tensor([0, 1]))
+    shown = replace(split, names=names).detached
+    assert shown.names is not None
+    assert ([shown.names.text(i) for i in range(2)], shown.names.files) == (["three", "one"], None)
+
+
+class Liar(Spy):
+    """Declares something else while it runs."""
+
+    def fit(self, model: Classifier, data: Splits, run: Run) -> Classifier:
+        self.info = replace(self.info, name="erm", val_labels=True, title="Honest")  # type: ignore[misc]
+        self.config = SpyConfig()
+        type(self).presets = {}
+        return super().fit(model, data, run)
+
+
+def test_what_a_method_declares_while_it_runs_changes_nothing_that_is_recorded() -> None:
+    first = fit_with_protocol(PROTOCOL, Spy(), build("linear", DATA), DATA, 0).record
+    liar = fit_with_protocol(PROTOCOL, Liar(), build("linear", DATA), DATA, 0).record
+    for name in ("method", "title", "config", "supervision", "selection", "metrics", "key", "data"):
+        assert getattr(liar, name) == getattr(first, name)
 
 
 def test_every_file_is_in_the_table() -> None:

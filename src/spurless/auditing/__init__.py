@@ -44,7 +44,7 @@ from spurless.models.classifier import move_to_device_of
 from spurless.models.wrapping import wrap
 from spurless.reporting import audit_html
 from spurless.train.config import TrainConfig
-from spurless.train.run import Compute, make_run
+from spurless.train.run import Compute, limit_threads, make_run
 
 _TABLE: tuple[tuple[ModuleType, Needs, Callable[[AuditContext], Finding]], ...] = (
     (group_gap, "attributes", group_gap.audit_group_gap),
@@ -112,7 +112,7 @@ def audit(  # noqa: PLR0913 - public API
         permutations: number of permutations.
         level: significance level: false-positive rate per test.
         pictured: number of suspected minority examples with a picture.
-        compute: device and precision.
+        compute: device, precision and CPU threads.
         progress: called with stage, step, total and a message.
 
     Raises:
@@ -127,7 +127,7 @@ def audit(  # noqa: PLR0913 - public API
     classifier = wrap(model, example=split.example())
     run = make_run(compute or Compute(), seed, TrainConfig(), progress=progress)
     begin, seconds = time.perf_counter(), {}
-    with progress_to(progress):
+    with limit_threads(run.threads), progress_to(progress):
         context = compute_context(classifier, split, run, train)
         is_text = isinstance(split.x, dict)
         spelling = load_spelling(data) if isinstance(data, Splits) and is_text else None
@@ -152,7 +152,7 @@ def audit(  # noqa: PLR0913 - public API
     return Audited(
         tuple(sorted(findings, key=lambda f: (not f.flagged, not f.shows_use, -f.severity))),
         gallery,
-        _collect_facts(context, data, part, notes) | {"seconds": seconds, "seed": seed},
+        _collect_facts(context, data, part, notes) | {"seconds": seconds, "seed": seed, "threads": run.threads},
         LIMITS,
         level,
         None if context.chance_level_reason is None else to_sentence(context.chance_level_reason),

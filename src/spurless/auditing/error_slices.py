@@ -154,12 +154,14 @@ def _find_slices(context: AuditContext, x: Tensor, predicted: Tensor, expected: 
 
 def _cluster(context: AuditContext, x: Tensor, rows: Tensor, label: int) -> list[Tensor]:
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn's own, not annotated
 
     count = min(MAX_SLICES, len(rows) // MIN_EXAMPLES)
     if count < 2:
         return [rows] if len(rows) >= MIN_EXAMPLES else []
     seed = context.seeds.number(NAME, "clusters", label) % 2**32
-    cluster = torch.as_tensor(KMeans(count, n_init=4, random_state=seed).fit_predict(x[rows].numpy()))
+    with threadpool_limits(1):  # BLAS has threads of its own, which round differently
+        cluster = torch.as_tensor(KMeans(count, n_init=4, random_state=seed).fit_predict(x[rows].numpy()))
     parts = [rows[cluster == number] for number in range(count)]
     return [part for part in parts if len(part) >= MIN_EXAMPLES] or [rows]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from spurless.bench.claims.base import Claim, ClaimResult, check_claim
 from spurless.bench.executors import EXECUTORS, Resources
 from spurless.bench.executors.task import Task
@@ -45,8 +43,7 @@ def reproduce(  # noqa: PLR0913  # each is an option of the command
         DivergedError: a run diverged; with ``together``, after the others are recorded.
     """
     allow_concurrent_streams(together)
-    threads = torch.get_num_threads()  # unlike a sweep, a claim does not change it
-    resources = Resources(compute or Compute(), threads=threads, together=together, quiet=False)
+    resources = Resources(compute or Compute(), together=together, quiet=False)
     checkpoints = None if out is None else out.with_name(f"{out.stem}-checkpoints")
     task = partial(Task, required_metrics=(), extra=claim.extra, checkpoints=checkpoints, record_divergence=False)
     tasks = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spurless.bench.executors import Executor, Resources, WorkerDiedError
-from spurless.bench.executors.task import VALIDATION, Runner, Task, limit_threads
+from spurless.bench.executors.task import VALIDATION, Runner, Task, run_settings
 from spurless.bench.experiment import make_protocol_and_method
 from spurless.bench.stopping import (
     Stop,
@@ -83,7 +83,7 @@ def run_tasks(  # noqa: PLR0913  # each is a separate choice of the caller
         tasks: the runs, with keys.
         name: first word of the field ``cell`` of the records, such as ``sweep-1a2b3c4d``.
         executor: see :func:`~spurless.bench.executors.choose_executor`.
-        resources: devices, processes and threads.
+        resources: devices and processes.
         out: the file of records; a run that it contains is not repeated, and each that ends is appended.
         reuse: whether a record that another sweep, plan or claim wrote for the same run counts.
         drop: the rule by which a line of a sweep stops; see ``bench.stopping``. Without it all tasks run.
@@ -132,7 +132,7 @@ def assign_keys(tasks: Sequence[Task], resources: Resources, progress: Progress 
     for n_loaded, numbers in enumerate(by_data.values(), 1):
         first = tasks[numbers[0]]
         source = first.experiment.dataset, id(first.load)
-        with limit_threads(resources.threads, quiet=source in loaded_before):
+        with run_settings(replace(resources, quiet=source in loaded_before)):
             data = first.load(first.experiment.dataset, first.experiment.data_options, first.seed)
             fingerprint = data.fingerprint()
             contents = _hash_models([tasks[number] for number in numbers], data, fingerprint)

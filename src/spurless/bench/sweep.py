@@ -110,7 +110,7 @@ def run_sweep(
         sweep: the experiment and its values.
         out: the file of records; see :func:`~spurless.bench.runner.run_tasks`.
         executor: a name for :func:`~spurless.bench.executors.choose_executor`.
-        resources: devices, processes and threads.
+        resources: devices and processes.
         progress: called with stage, number of completed runs, number of runs, and a message.
     """
     chosen = choose_executor(executor, resources)  # before any data are loaded

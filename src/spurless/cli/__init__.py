@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from spurless import __version__
 from spurless.cli.audit import audit
 from spurless.cli.bench import bench
-from spurless.cli.console import handle_warnings
+from spurless.cli.console import escape_controls, handle_warnings
 from spurless.cli.data import data
 from spurless.cli.demo import demo
 from spurless.cli.evaluate import evaluate
@@ -25,17 +25,25 @@ from spurless.cli.report import report
 from spurless.cli.reproduce import reproduce
 from spurless.cli.sweep import sweep
 from spurless.core.errors import SpurlessError, SpurlessWarning
+from spurless.core.interrupts import interrupting_signal, raise_on_termination
 
 _RESUME_HINTS = {
     "fit": "stopped; run the same command to resume.",
     "reproduce": "stopped; if --out was given, run the same command to resume.",
     **dict.fromkeys(("sweep", "bench"), "stopped; run the same command to resume after the recorded runs."),
 }
-"""Message on Ctrl-C of commands that can resume."""
+"""Message on Ctrl-C, SIGTERM or SIGHUP of commands that can resume."""
+
+
+_TYPER_INTERRUPTED = 130  # what Typer returns if a signal comes before or after the command
 
 
 class _InterruptError(Exception):
-    """Ctrl-C, with the message to print."""
+    """Ctrl-C, SIGTERM or SIGHUP, with the message to print and the exit status."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.status = 128 + signal_number
 
 
 class _Commands(TyperGroup):
@@ -45,7 +53,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise _InterruptError(_RESUME_HINTS.get(ctx.invoked_subcommand or "", "stopped.")) from None
+            hint = _RESUME_HINTS.get(ctx.invoked_subcommand or "", "stopped.")
+            raise _InterruptError(hint, interrupting_signal()) from None
 
 
 app = typer.Typer(
@@ -76,11 +85,18 @@ def _version(
 def main() -> None:
     """Run the command line."""
     try:
-        with handle_warnings(SpurlessWarning, _print_warning):  # on one line, without the code that raised it
+        with (
+            raise_on_termination(),
+            handle_warnings(SpurlessWarning, _print_warning),
+        ):  # on one line, without the code that raised it
             status = app(prog_name="spurless", standalone_mode=False)
+        if status == _TYPER_INTERRUPTED:
+            _leave("stopped.", 128 + interrupting_signal())
         sys.stdout.flush()
     except _InterruptError as error:
-        _leave(str(error), 130)
+        _leave(str(error), error.status)
+    except KeyboardInterrupt:  # before or after the command
+        _leave("stopped.", 128 + interrupting_signal())
     except (SpurlessError, typer.TyperException) as error:
         _leave(_format_error(error), 2)
     except BrokenPipeError:
@@ -96,7 +112,7 @@ def _leave(message: str, status: int) -> NoReturn:
     """Print a message on one line, with the rank if several processes train together, and exit."""
     rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))
     prefix = "spurless:" if rank is None else f"spurless: [rank {rank}]"
-    line = " ".join(part.strip() for part in message.splitlines())
+    line = escape_controls(" ".join(part.strip() for part in message.splitlines()))
     sys.stderr.write(f"{prefix} {line}\n")  # one write, or the lines of two ranks would mix
     sys.stderr.flush()
     sys.exit(status)
@@ -112,7 +128,7 @@ def _format_error(error: SpurlessError | typer.TyperException) -> str:
 
 
 def _print_warning(message: str) -> None:
-    print(f"spurless: warning: {message}", file=sys.stderr)
+    print(f"spurless: warning: {escape_controls(message)}", file=sys.stderr)
 
 
 def _close_output() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spurless.cli import params as cli
-from spurless.cli.console import progress_bar
+from spurless.cli.console import print_json, print_text, progress_bar
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_outputs
 from spurless.core.errors import InputError
@@ -88,11 +88,11 @@ def audit(
     if export is not None:
         write_suspects(export, result)
     if json:
-        print(audit_json(result), end="")
+        print_json(audit_json(result))
         return
     _show(result)
     more = f", suspected examples in {export}" if export is not None else ""
-    print(f"page in {page.resolve()}, JSON in {json_file}{more}")
+    print_text(f"page in {page.resolve()}, JSON in {json_file}{more}")
 
 
 def _show(result: Audit) -> None:
@@ -100,13 +100,13 @@ def _show(result: Audit) -> None:
     from spurless.reporting import summarize_audit
 
     verdict = summarize_audit(result)
-    print(verdict.headline)
+    print_text(verdict.headline)
     for line in filter(None, (verdict.what, verdict.certainty, verdict.next_step)):
-        print(f"  {line}")
+        print_text(f"  {line}")
     for finding in result.findings:
         mark = "flagged" if finding.flagged else "       "
         chance = "" if finding.p is None else f", p = {finding.p:.3g}"
-        print(f"  {mark}  {finding.audit}: {finding.title} (severity {finding.severity:.2f}{chance})")
+        print_text(f"  {mark}  {finding.audit}: {finding.title} (severity {finding.severity:.2f}{chance})")
 
 
 def _load_masks(path: Path) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spurless.cli import params as cli
-from spurless.cli.console import print_paragraph, print_table, progress_bar
+from spurless.cli.console import print_json, print_paragraph, print_table, print_text, progress_bar
 from spurless.cli.inputs import open_quietly
 from spurless.cli.ls import describe_labels
 from spurless.cli.outputs import check_outputs, tracking_folder
@@ -71,7 +71,7 @@ def bench(
     with progress_bar(quiet or json) as progress:
         result = run_plan(parsed, out=records, executor=executor.executor, resources=resources, progress=progress)
     if json:
-        print(json_module.dumps({**to_json(result), "records": str(records)}))
+        print_json(json_module.dumps({**to_json(result), "records": str(records)}))
     else:
         show(result, records)
     if result.failures:
@@ -91,7 +91,7 @@ def show(result: PlanResult, records: Path) -> None:
     show_warnings([row for rows in result.rows().values() for row in rows], result.records.values())
     for message in _failures(result).values():
         print_paragraph(message)
-    print(f"records in {records}")
+    print_text(f"records in {records}")
 
 
 def to_json(result: PlanResult) -> dict[str, Any]:

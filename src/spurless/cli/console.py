@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,29 @@ from spurless.reporting.format import format_percent, format_points, format_size
 MIN_COLUMN_WIDTH = 8  # of a text column, in characters, if the table does not fit the terminal
 MAX_NAME_LENGTH = 32  # characters of a name in a table of groups
 MAX_GROUPS = 20  # groups of a record that are printed; of more, the worst
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that move the cursor, clear the screen, reverse the text or cannot be printed."""
+
+
+def escape_controls(text: str) -> str:
+    r"""Return a text with control characters escaped, since names of files and classes may contain any.
+
+    Example:
+        >>> escape_controls("cat\x1b[2J\n")
+        'cat\\x1b[2J\\n'
+    """
+    return _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+
+
+def print_text(text: object = "") -> None:
+    """Print a line, with control characters escaped."""
+    print(escape_controls(str(text)))
+
+
+def print_json(text: str) -> None:
+    """Print JSON, in which control characters that JSON allows are escaped too."""
+    escaped = _CONTROLS.sub(lambda m: m.group() if m.group() == "\n" else f"\\u{ord(m.group()):04x}", text)
+    print(escaped.removesuffix("\n"))
 
 
 @contextmanager
@@ -31,17 +55,18 @@ def progress_bar(quiet: bool = False) -> Iterator[Any]:
     from rich.console import Console
 
     columns = (
-        progress.TextColumn("{task.description:<16}"),
+        progress.TextColumn("{task.description:<16}", markup=False),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),  # also moves during a long step
         progress.TimeRemainingColumn(),
-        progress.TextColumn("{task.fields[message]}"),
+        progress.TextColumn("{task.fields[message]}", markup=False),
     )
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task: list[Any] = []
 
         def update(stage: str, step: int, total: int, message: str) -> None:
+            stage, message = escape_controls(stage), escape_controls(message)
             if not task or bar.tasks[-1].description != stage or step < bar.tasks[-1].completed:
                 for old in task:
                     bar.remove_task(old)
@@ -76,20 +101,21 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """
     from rich.cells import cell_len
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
+    columns, rows = [escape_controls(column) for column in columns], [[*map(escape_controls, row)] for row in rows]
     widths = [max(cell_len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
     minimum = [width if index in right else min(width, MIN_COLUMN_WIDTH) for index, width in enumerate(widths)]
     needed = sum(minimum) + 2 * len(columns)
     console = Console(width=max(Console().width, needed))
     fits = widths[0] - minimum[0] <= console.width - needed
-    grid = Table(title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, column in enumerate(columns):
+    grid = Table(title=Text(escape_controls(title), "bold"), title_justify="left", box=None, pad_edge=False)
+    for index, column in enumerate(map(Text, columns)):
         no_wrap = index in right or (index == 0 and fits)
         grid.add_column(column, justify="right" if index in right else "left", overflow="fold", no_wrap=no_wrap)
     for row in rows:
-        grid.add_row(*(escape(cell) for cell in row))
+        grid.add_row(*map(Text, row))
     console.print(grid)
 
 
@@ -101,7 +127,7 @@ def print_fact(word: str, text: str) -> None:
 def print_paragraph(text: str, indent: int = 0) -> None:
     """Print a text, wrapped to the terminal."""
     width = max(40, get_terminal_size().columns)
-    print(fill(text, width, subsequent_indent=" " * indent, break_on_hyphens=False))
+    print(fill(escape_controls(text.replace("\n", " ")), width, subsequent_indent=" " * indent, break_on_hyphens=False))
 
 
 def show_record(record: Record) -> None:
@@ -126,17 +152,17 @@ def _show_metrics(record: Record) -> None:
     names = {"average": "average", "adjusted_average": "adjusted average", "balanced_average": "balanced over groups"}
     metrics = {key: value for key, value in record.metrics.items() if value is not None}
     present = [key for key in names if key in metrics or key != "adjusted_average"]  # which not every split has
-    print("  ".join(f"{names[key]} {format_percent(metrics.get(key))}" for key in present))
+    print_text("  ".join(f"{names[key]} {format_percent(metrics.get(key))}" for key in present))
     resolution = f" (one example: {format_points(100 * metrics['resolution'])})" if "resolution" in metrics else ""
     worst, gap = (format_percent(metrics.get(key)) for key in ("worst_group", "gap"))
-    print(f"worst group {worst}{resolution}  gap {gap}")
+    print_text(f"worst group {worst}{resolution}  gap {gap}")
     if is_sparse(record.model):
         print_fact("size", format_size(record.model))
 
 
 def show_selective(selective: Mapping[str, Any]) -> None:
     """Print coverage and error of selective prediction."""
-    print()
+    print_text()
     keys = ("target", "coverage", "error", "worst_group_error")
     rows = [(*(format_percent(row[key]) for key in keys), row["worst_group"] or "n/a") for row in selective["rows"]]
     columns = ("target coverage", "coverage", "error", "worst-group error", "worst group")

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spurless.cli import params as cli
-from spurless.cli.console import MAX_NAME_LENGTH, handle_warnings, print_fact, print_table, progress_bar
+from spurless.cli.console import (
+    MAX_NAME_LENGTH,
+    handle_warnings,
+    print_fact,
+    print_json,
+    print_table,
+    progress_bar,
+)
 from spurless.cli.data_describe import associate_known, count_unknown, describe, show_card, show_files, show_path
 from spurless.cli.data_show import show
 from spurless.cli.inputs import describe_files, open_dataset, resolve_named_options
@@ -141,7 +148,7 @@ def _show_counts(source: str, splits: Splits, missing: list[str], json: bool) ->
     if json:
         content = {"name": splits.name, "whole": not missing, "missing": missing, "files": files, "notes": notes}
         content |= {"groups": splits.groups.names, "counts": counts, "unknown": unknown}
-        print(json_module.dumps({**content, "goodman_kruskal": association and association.goodman_kruskal}))
+        print_json(json_module.dumps({**content, "goodman_kruskal": association and association.goodman_kruskal}))
     else:
         show_files(files)
         for note in notes:

@@ -6,7 +6,7 @@ import json as json_module
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spurless.cli.console import MAX_NAME_LENGTH, handle_warnings, print_fact, print_table
+from spurless.cli.console import MAX_NAME_LENGTH, handle_warnings, print_fact, print_json, print_table, print_text
 from spurless.cli.inputs import describe_files, open_data, resolve_named_options
 from spurless.cli.ls import CARD_FIELDS, layout_fields, list_options
 from spurless.cli.params import SPLITS, DataArgument, DataSeed, Json, Quiet, expand_params
@@ -59,11 +59,11 @@ def describe(*, data: DataArgument, seed: DataSeed = 0, json: Json = False, quie
             splits = open_data(source, data.options, data.columns, seed, quiet, lazy=True)
     except SpurlessError:
         if facts and json:
-            print(json_module.dumps(facts))
+            print_json(json_module.dumps(facts))
         raise
     facts |= {"files": describe_files(source, splits), "missing": list(dict.fromkeys(missing)), **compute_facts(splits)}
     if json:
-        print(json_module.dumps(facts))
+        print_json(json_module.dumps(facts))
         return
     _show_inputs(facts)
     _show_groups(facts)
@@ -93,7 +93,7 @@ def show_files(files: dict[str, Any]) -> None:
 
 def show_path(word: str, path: object) -> None:
     """Print a word and a path on one line, so that the path can be copied."""
-    print(f"{word:<10} {path}")
+    print_text(f"{word:<10} {path}")
 
 
 def _show_inputs(facts: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def _show_groups(facts: dict[str, Any]) -> None:
             sizes = [cell for part in SPLITS for cell in (f"{row[part]:,}", _fraction(row[part], totals[part]))]
             cells.append([clean_name(row["name"], MAX_NAME_LENGTH), *sizes])
         print_table(title, (word, *(head for part in SPLITS for head in (part, ""))), cells, right=range(1, 7))
-        print()
+        print_text()
     print_fact("in all", ", ".join(f"{part} {n:,}" for part, n in totals.items()))
     for part, n in facts["unknown"].items():
         if n:

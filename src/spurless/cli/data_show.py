@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spurless.cli.console import print_text
 from spurless.cli.data_describe import describe_input, is_picture
 from spurless.cli.inputs import open_data
 from spurless.cli.outputs import check_outputs
@@ -55,7 +56,8 @@ def show(
     check_split_name(part, "all")
     check_outputs([out], "--out", inputs=data.inputs)
     splits = open_data(data.data, data.options, data.columns, seed, quiet, lazy=True)
-    print(write_dataset_page(out, build_page(splits, SPLITS if part == "all" else (part,), per_group, seed)).resolve())
+    page = build_page(splits, SPLITS if part == "all" else (part,), per_group, seed)
+    print_text(write_dataset_page(out, page).resolve())
 
 
 def build_page(splits: Splits, parts: tuple[str, ...], per_group: int | None, seed: int) -> DatasetPage:

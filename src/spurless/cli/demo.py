@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spurless.cli import params as cli
-from spurless.cli.console import progress_bar
+from spurless.cli.console import print_text, progress_bar
 from spurless.core.errors import InputError
 from spurless.core.files import check_writable
 from spurless.core.findings import Audit
@@ -74,7 +74,8 @@ def demo(
     title, examples = "A classifier with a shortcut, and its repair", load("patched-digits", conflicting=0.01)
     page = report(out / "report.html", records, audits=audits, title=title, pictures=[_examples(examples)])
     _summarise(records, seeds, summarize_audit(audits[0]).headline)
-    print(f"\nThe page: {page.resolve()}")
+    print_text()
+    print_text(f"The page: {page.resolve()}")
     if open_:
         webbrowser.open(page.resolve().as_uri())
 
@@ -104,12 +105,12 @@ def _summarise(records: list[Record], seeds: int, headline: str) -> None:
     }
     erm = mean["erm"]
     average, worst = format_percent(erm["adjusted_average"]), format_percent(erm["worst_group"])
-    print(f"On data like its training data ERM has an accuracy of {average}; in its worst group, {worst}.")
-    print(f"It uses the red square instead of the digit. Audit: {headline}")
-    print("Worst-group and average accuracy after a repair:")
+    print_text(f"On data like its training data ERM has an accuracy of {average}; in its worst group, {worst}.")
+    print_text(f"It uses the red square instead of the digit. Audit: {headline}")
+    print_text("Worst-group and average accuracy after a repair:")
     for name, labels in list(METHODS.items())[1:]:
         worst, average = (format_percent(mean[name][metric]) for metric in ("worst_group", "average"))
-        print(f"  {name:<15} {worst:>7} {average:>7}  using {labels}")
+        print_text(f"  {name:<15} {worst:>7} {average:>7}  using {labels}")
 
 
 def _examples(data: Any, per_group: int = 8) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spurless.cli import params as cli
-from spurless.cli.console import show_record
+from spurless.cli.console import print_json, print_text, show_record
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_onnx_path, check_outputs
 from spurless.core.errors import InputError, UnknownNameError
@@ -63,6 +63,7 @@ def evaluate(
     """
     from spurless.fitting import evaluate_given
     from spurless.models.export import write_onnx
+    from spurless.train.run import limit_threads
 
     seed = resolve_seed(given.weights, given.seed)
     check_onnx_path(onnx, given.weights, compact=compact)
@@ -78,18 +79,19 @@ def evaluate(
     model = open_model(given.weights, given.model, given.options, splits, seed)
     start_model = None if start is None else open_model(start, given.model, given.options, splits, seed)
     abstainer = _make_abstainer(model, start_model, selective.score)
-    record = evaluate_given(name, model, splits, seed=seed, compute=device.compute())
-    record = _evaluate_selective(record, abstainer, splits, coverages, predictions, device.workers)
+    with limit_threads(device.threads):
+        record = evaluate_given(name, model, splits, seed=seed, compute=device.compute())
+        record = _evaluate_selective(record, abstainer, splits, coverages, predictions, device.workers)
     if out is not None:
         append_record(out, record)
     if onnx is not None:
         write_onnx(onnx, model, splits.train.example(), compact=compact)
     if json:
-        print(record.to_json())
+        print_json(record.to_json())
     else:
         show_record(record)
         if onnx is not None:
-            print(f"ONNX in {onnx}")
+            print_text(f"ONNX in {onnx}")
 
 
 def _make_abstainer(model: Classifier, start: Classifier | None, score: str) -> Abstainer:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spurless.cli import params as cli
-from spurless.cli.console import progress_bar
+from spurless.cli.console import print_text, progress_bar
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_outputs
 from spurless.core.errors import InputError, UnknownNameError
@@ -79,7 +79,7 @@ def explain(
     from spurless.methods.masktune import MaskTuneConfig
     from spurless.reporting import write_sections
     from spurless.train.config import TrainConfig
-    from spurless.train.run import make_run
+    from spurless.train.run import limit_threads, make_run
 
     cli.check_split_name(part)
     _check_flags(how, before, records, subnetwork, attributions)
@@ -93,7 +93,7 @@ def explain(
     second = open_model(weights, given.model, given.options, splits, seed)
     first = second if before is None else open_model(before, given.model, given.options, splits, seed)
     run = make_run(device.compute(), seed, TrainConfig())
-    with progress_bar(quiet) as bar, progress_to(bar):
+    with limit_threads(run.threads), progress_bar(quiet) as bar, progress_to(bar):
         after = None if before is None else second
         config = MaskTuneConfig(explainer=how, layer=layer)
         sections = [_heat_map_section(first, after, splits, part, count, config, run)] if has_maps else []
@@ -104,7 +104,7 @@ def explain(
         sections += _neuron_sections(first, split, run) if neurons else []
         sections += subnetwork_sections(weights, first, second, split, records, run) if subnetwork else []
     title = f"Heat maps of {weights.stem}" if before is None else f"Heat maps of {before.stem} and {weights.stem}"
-    print(write_sections(out, title, sections).resolve())
+    print_text(write_sections(out, title, sections).resolve())
 
 
 def _has_images(split: Split, needed: bool) -> bool:

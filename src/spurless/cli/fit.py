@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spurless.cli import params as cli
-from spurless.cli.console import progress_bar, show_record
+from spurless.cli.console import print_json, print_text, progress_bar, show_record
 from spurless.cli.inputs import build_model, check_no_selector, check_option_names, open_dataset, read_config
 from spurless.cli.outputs import (
     check_onnx_path,
@@ -139,10 +139,11 @@ def fit(
         if onnx is not None and is_main_process():
             export_saved(onnx, path, model.model, model_options, splits, number, compact=compact)
         if json:
-            print(record.to_json())
+            print_json(record.to_json())
         elif is_main_process():
             show_record(record)
-            print(f"record in {records}, weights in {path}{list_files(path, onnx)}\n")
+            print_text(f"record in {records}, weights in {path}{list_files(path, onnx)}")
+            print_text()
 
 
 def _mined_groups(method: str, path: Path | None, options: dict[str, Any]) -> MinedExamples | None:

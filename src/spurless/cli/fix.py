@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from spurless.cli import params as cli
-from spurless.cli.console import print_table, progress_bar
+from spurless.cli.console import print_json, print_table, print_text, progress_bar
 from spurless.cli.inputs import check_no_selector, open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_onnx_path, check_outputs
 from spurless.core.config import parse_pairs
@@ -142,10 +142,10 @@ def fix(
             append_record(records, record)
         written.append(f"records in {records}")
     if json:
-        print(fix_json(result), end="")
+        print_json(fix_json(result))
         return
     _show(result)
-    print(", ".join(written) + ("" if result.fixed else "; no weights were written"))
+    print_text(", ".join(written) + ("" if result.fixed else "; no weights were written"))
 
 
 def _parse_tries(text: str | None) -> str | Sequence[str]:
@@ -161,16 +161,16 @@ def _parse_tries(text: str | None) -> str | Sequence[str]:
 def _show(result: Fixed) -> None:
     """Print the summary, the accuracies that decided, the methods tried, and the test accuracies."""
     for number, line in enumerate(result.summary):
-        print(line if number == 0 else f"  {line}")
-    print()
+        print_text(line if number == 0 else f"  {line}")
+    print_text()
     _show_accuracies(result)
     if len(result.attempts) > 1:
-        print()
+        print_text()
         _show_attempts(result)
-    print()
+    print_text()
     for key in _list_test_metrics(result.before):
         after = f" -> {format_percent(result.after.metrics.get(key))}" if result.fixed else ""
-        print(f"test {key.replace('_', ' ')} {format_percent(result.before.metrics.get(key))}{after}")
+        print_text(f"test {key.replace('_', ' ')} {format_percent(result.before.metrics.get(key))}{after}")
 
 
 def _list_test_metrics(record: Record) -> tuple[str, ...]:

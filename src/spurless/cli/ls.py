@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spurless.cli.console import print_table
+from spurless.cli.console import print_json, print_table, print_text
 from spurless.cli.params import Json
 from spurless.core.errors import UnknownNameError
 
@@ -47,11 +47,13 @@ def ls(
     listing = TABLES[what]
     rows = listing.rows()
     if json:
-        print(json_module.dumps(rows, indent=2))
+        print_json(json_module.dumps(rows, indent=2))
         return
     print_table(what, listing.columns, [[row[name] for name in listing.columns] for row in rows], right=listing.right)
     if listing.more:
-        print(f"\n{listing.more}")
+        print_text()
+        for line in listing.more.splitlines():
+            print_text(line)
 
 
 def _list_methods() -> list[Row]:

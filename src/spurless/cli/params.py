@@ -293,6 +293,9 @@ class DeviceParams:
 
     device: Device = "auto"
     workers: int = param(0, COMPUTE, "Processes that load streamed data.", min=0)
+    threads: int = param(
+        1, COMPUTE, "CPU threads per run. Another number rounds differently, so it is another run.", min=1
+    )
 
     def compute(self, track: str | None = None) -> Compute:
         """Return the settings as the library takes them."""
@@ -334,9 +337,6 @@ class ExecutorParams:
         None, COMPUTE, "GPUs per run, with --executor ray.", min=0, show_default="0.25 if there are any"
     )
     cpus_per_run: float = param(1.0, COMPUTE, "CPUs per run, with --executor ray.", min=0)
-    threads: int = param(
-        1, COMPUTE, "CPU threads per run; another number changes the last digits of the results.", min=1
-    )
 
     def resources(self, compute: Compute) -> Resources:
         """Return the settings as the library takes them."""

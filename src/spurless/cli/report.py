@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spurless.cli import params as cli
+from spurless.cli.console import print_text
 from spurless.cli.outputs import check_outputs
 
 
@@ -36,4 +37,4 @@ def report(
     from spurless.reporting import read_audit, report
 
     check_outputs([out], "--out", inputs=[*audit, *(file for path in records for file in record_files(path))])
-    print(report(out, read_record_files(records), audits=[read_audit(path) for path in audit], title=title))
+    print_text(report(out, read_record_files(records), audits=[read_audit(path) for path in audit], title=title))

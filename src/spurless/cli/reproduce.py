@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spurless.cli import params as cli
-from spurless.cli.console import progress_bar
+from spurless.cli.console import print_json, print_text, progress_bar
 from spurless.cli.outputs import check_appendable
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @cli.expand_params
 def reproduce(
+    *,
     claim: Annotated[
         str | None, typer.Argument(help="Id of the claim, such as theory/planted-erm.", metavar="CLAIM")
     ] = None,
@@ -27,8 +28,7 @@ def reproduce(
     seed: int = cli.param(
         0, None, "First seed; with --seeds 1, the seeds of a claim can run on several machines.", min=0
     ),
-    device: cli.Device = "auto",
-    precision: cli.Precision = "auto",
+    device: cli.ComputeParams,
     together: int = cli.param(1, cli.COMPUTE, "Number of trainings that share a GPU.", min=1, metavar="K"),
     data_dir: Path | None = cli.param(
         None, None, "Folder of real datasets, for claims that need it.", metavar="FOLDER", show_default="$SPURLESS_DATA"
@@ -54,7 +54,6 @@ def reproduce(
     from spurless.bench.reproduce import reproduce as rerun
     from spurless.cli.ls import ls
     from spurless.core.errors import InputError
-    from spurless.train.run import Compute
 
     if list_:
         ls("claims", json)
@@ -71,7 +70,7 @@ def reproduce(
     if out is not None:
         check_appendable(out)
     with progress_bar(quiet or json) as progress:
-        compute = Compute(device, precision=precision)
+        compute = device.compute()
         verdict = rerun(chosen, seeds=seeds, first=seed, compute=compute, out=out, progress=progress, together=together)
     _show(verdict, json)
     if not verdict.holds:
@@ -84,10 +83,10 @@ def _show(verdict: ClaimResult, json: bool) -> None:
         values = [value if value == value else None for value in (verdict.ours, *verdict.values)]  # JSON has no NaN
         row = {"id": claim.id, "ours": values[0], "values": values[1:], "paper": claim.paper}
         more = {"bar": str(claim.bar), "holds": verdict.holds, "cut_off": verdict.cut_off}
-        print(json_module.dumps({**row, **more}))
+        print_json(json_module.dumps({**row, **more}))
         return
-    print(f"{claim.quantity} ({claim.source})")
-    print(f"by seed: {verdict.by_seed()}")
+    print_text(f"{claim.quantity} ({claim.source})")
+    print_text(f"by seed: {verdict.by_seed()}")
     if verdict.cut_off:
-        print(f"cut off before the end of training: {', '.join(verdict.cut_off)}")
-    print(verdict.line())
+        print_text(f"cut off before the end of training: {', '.join(verdict.cut_off)}")
+    print_text(verdict.line())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spurless.cli import params as cli
-from spurless.cli.console import print_paragraph, print_table, progress_bar
+from spurless.cli.console import print_json, print_paragraph, print_table, print_text, progress_bar
 from spurless.cli.inputs import add_tokenizer, check_option_names, open_quietly, read_config
 from spurless.cli.outputs import check_outputs, tracking_folder
 from spurless.core.config import parse_pairs
@@ -128,7 +128,7 @@ def sweep(
     with progress_bar(quiet or json) as progress:
         result = run_sweep(spec, out=records, executor=executor.executor, resources=resources, progress=progress)
     if json:
-        print(json_module.dumps(to_json(result, records)))
+        print_json(json_module.dumps(to_json(result, records)))
         return
     show(result, f"{method} on {data.data}: accuracy in %, mean and 95 % interval over seeds", records)
 
@@ -176,7 +176,7 @@ def show(result: SweepResult, title: str, records: Path) -> None:
         not_run = f" Not run: {'; '.join(stop.not_run)}; --drop none runs all." if stop.not_run else ""
         print_paragraph(f"Stopped at {stop.at}: {stop.why}.{not_run}")
     show_warnings(rows, result.records.values())
-    print(f"records in {records}")
+    print_text(f"records in {records}")
 
 
 def show_warnings(rows: Iterable[Row], records: Collection[Record]) -> None:

@@ -10,11 +10,13 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -24,12 +26,12 @@ from spurless.core.files import cache_folder, replace_file
 from spurless.core.hashing import content_hash, is_content_hash
 from spurless.core.locks import file_lock
 
-SCHEMA = 1  # version of the file format
+SCHEMA = 2  # version of the file format
 
 FAST_SECONDS = 1.0  # a pass that takes less and is small is cheaper to repeat than to store
 SMALL_BYTES = 2**25  # larger results are always stored; 32 MB take 0.1 s to write and sync
 COMMIT_SECONDS = 2.0  # the work that a killed process loses at most
-SAMPLE_ROWS = 64  # rows that are hashed to detect a damaged file
+BLOCK_BYTES = 2**22  # of rows with a checksum of their own, which are computed again if they are damaged
 MAX_AGE_SECONDS = 7 * 24 * 3600  # incomplete files that are older are deleted
 
 RowsFrom: TypeAlias = Callable[[int], Generator[Tensor]]
@@ -47,34 +49,53 @@ class DiskFullError(CacheWriteError):
 def cached_tensors(key: str, make: Callable[[], Mapping[str, Tensor]], *, write: bool = True) -> dict[str, Tensor]:
     """Return the tensors stored under ``key``, or compute and store them.
 
-    ``key`` is a content hash of the inputs, of every option, and of a number that changes with the code. A truncated
-    file is computed again. If the cache cannot be written, warn.
+    ``key`` is a content hash of the inputs, of every option, and of a number that changes with the code. A damaged file
+    is computed again. If the cache cannot be written, warn.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 
     path = cache_folder() / "tensors" / f"{key}.safetensors"
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError):
-        tensors = {name: tensor.contiguous() for name, tensor in make().items()}
+    stored = _load_stored(path, key)
+    if stored is not None:
+        return stored
+    tensors = {name: tensor.contiguous() for name, tensor in make().items()}
     if not write:
         return tensors
+    metadata = {"hash": _hash_tensors(key, tensors)}
     try:
         with _disk_errors():
-            replace_file(path, lambda scratch: save_file(tensors, scratch))
+            replace_file(path, lambda scratch: save_file(tensors, scratch, metadata))
     except (CacheWriteError, SafetensorError) as error:
         what = f"Could not write to the cache, so the result will be computed again next time: {error}"
         warnings.warn(f"{what} Set $SPURLESS_CACHE to a writable folder.", SpurlessWarning, stacklevel=2)
     return tensors
 
 
+def _load_stored(path: Path, key: str) -> dict[str, Tensor] | None:
+    """Return the tensors of a file; None if it is missing, damaged or that of another key."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+    except (OSError, SafetensorError):
+        return None
+    return tensors if metadata.get("hash") == _hash_tensors(key, tensors) else None
+
+
+def _hash_tensors(key: str, tensors: Mapping[str, Tensor]) -> str:
+    return content_hash(key, *(part for item in sorted(tensors.items()) for part in item))
+
+
 @dataclass(frozen=True)
 class RowStore:
     """A resumable file of ``n`` rows of equal shape: ``<key>.rows`` (raw) and ``<key>.json`` (header).
 
-    The file has its full size from the start, and the header counts the finished rows. A pass that was killed
-    continues after them. Of several processes that need the same rows, one computes them and the others wait.
+    The file has its full size from the start, and the header counts the finished rows and has a checksum of each block
+    of them. A pass that was killed continues after them, and damaged blocks are computed again. Of several processes
+    that need the same rows, one computes them and the others wait.
     """
 
     folder: Path
@@ -87,24 +108,37 @@ class RowStore:
         return self.folder / f"{self.key}.{suffix}"
 
     def shape(self) -> tuple[int, ...] | None:
-        """Return the shape of the finished rows, ``(n, ...)`` if complete; None if missing or damaged."""
-        with suppress(OSError, ValueError, LookupError, TypeError):  # a foreign file may contain anything
-            header = json.loads(self.path("json").read_text())
-            row_shape, done = tuple(header["shape"][1:]), header["done"]
-            has_size = self.path("rows").stat().st_size == self._n_bytes(row_shape) and 0 <= done <= self.n
-            if has_size and header == self._header(row_shape, done):
-                return (done, *row_shape)
-        return None
+        """Return the shape of the finished rows, ``(n, ...)`` if complete; None without a valid header."""
+        header = self._read_header()
+        return None if header is None else (header["done"], *header["shape"][1:])
 
     def rows(self) -> Tensor | None:
         """Return the finished rows, mapped into memory (copy on write); None if missing or damaged."""
         shape = self.shape()
-        if shape is None:
+        if shape is None or self.damaged_blocks():
             return None
         size = self.n * math.prod(shape[1:])
         # private: pages are read from the file on demand, and a page that is written to becomes a copy
         flat = torch.from_file(str(self.path("rows")), shared=False, size=size, dtype=self.dtype)
         return flat.view(self.n, *shape[1:])[: shape[0]]
+
+    def damaged_blocks(self) -> list[range]:
+        """Return the rows of the blocks whose checksum differs from that in the header."""
+        header = self._read_header()
+        if header is None:
+            return []
+        row_bytes = self._n_bytes(tuple(header["shape"][1:])) // self.n
+
+        def is_damaged(rows: range, expected: int) -> bool:
+            with self.path("rows").open("rb") as file:
+                file.seek(rows.start * row_bytes)
+                return crc32(file.read(len(rows) * row_bytes)) != expected
+
+        stops, checksums = ([block[i] for block in header["blocks"]] for i in (0, 1))
+        blocks = [range(*ends) for ends in pairwise([0, *stops])]
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # reading and checksums release the GIL
+            is_bad = list(pool.map(is_damaged, blocks, checksums))
+        return list(compress(blocks, is_bad))
 
     def delete(self, reason: str = "") -> None:
         """Delete the files, with a warning if a reason is given."""
@@ -145,9 +179,11 @@ class RowStore:
         if shape is None and self.path("json").exists():
             self.delete("Cached rows are damaged")
         n_done = 0 if shape is None else shape[0]
-        if n_done == self.n:
-            return  # another process has finished them meanwhile
         try:
+            for rows in self.damaged_blocks():
+                self._repair(rows, rows_from)
+            if n_done == self.n:
+                return  # another process has finished them meanwhile
             if n_done > sum(map(len, first_parts)):
                 with closing(rows_from(n_done)) as rest:
                     self._append(rest, n_done)
@@ -157,23 +193,52 @@ class RowStore:
             self.delete()
             raise
 
+    def _repair(self, rows: range, rows_from: RowsFrom) -> None:
+        """Compute the rows of a damaged block again, in place: another process may have mapped them."""
+        what = f"Cached rows are damaged and will be computed again: {self.path('rows')}, {rows.start} to {rows.stop}"
+        warnings.warn(what, SpurlessWarning, stacklevel=4)
+        done, value = rows.start, 0
+        with closing(rows_from(rows.start)) as parts, _disk_errors(), self.path("rows").open("r+b") as file:
+            for part in parts:
+                data = _bytes_of(part)
+                file.seek(done * len(data) // len(part))
+                file.write(data)
+                done, value = done + len(part), crc32(data, value)
+                if done >= rows.stop:
+                    break
+            file.flush()
+            os.fsync(file.fileno())
+        header = self._read_header()
+        if header is not None:
+            blocks = [[stop, value if stop == rows.stop else other] for stop, other in header["blocks"]]
+            self._commit(tuple(header["shape"][1:]), blocks)
+
     def _append(self, parts: Iterator[Tensor], n_done: int) -> None:
         first = next(parts)
         row_shape, committed = first.shape[1:], time.monotonic()
+        header = self._read_header() if n_done else None
+        blocks = [] if header is None else header["blocks"]
+        row_bytes = self._n_bytes(row_shape) // self.n
         with _disk_errors():
             if not n_done:
                 self._allocate(row_shape)
             file = self.path("rows").open("r+b")
         with closing(file):
             for part in chain([first], parts):
+                data = _bytes_of(part)
                 with _disk_errors():
-                    file.seek(n_done * math.prod(row_shape) * self.dtype.itemsize)
-                    file.write(part.contiguous().numpy().data)  # through a map, a full disk would be a bus error
+                    file.seek(n_done * row_bytes)
+                    file.write(data)  # through a map, a full disk would be a bus error
+                    start = blocks[-2][0] if len(blocks) > 1 else 0
+                    if blocks and (n_done - start) * row_bytes < BLOCK_BYTES:
+                        blocks[-1] = [n_done + len(part), crc32(data, blocks[-1][1])]
+                    else:  # blocks consist of whole parts, since a pass can only start where a part does
+                        blocks.append([n_done + len(part), crc32(data)])
                     n_done += len(part)
                     if time.monotonic() - committed >= COMMIT_SECONDS or n_done == self.n:
                         file.flush()
                         os.fsync(file.fileno())  # before the header counts them, so that a power cut is harmless
-                        self._commit(row_shape, n_done)
+                        self._commit(row_shape, blocks)
                         committed = time.monotonic()
 
     def _allocate(self, row_shape: tuple[int, ...]) -> None:
@@ -184,33 +249,42 @@ class RowStore:
             raise DiskFullError(f"{self.folder} has {free:,} bytes free, {needed:,} are needed")
         with self.path("rows").open("xb") as file:
             file.truncate(needed)
-        self._commit(row_shape, 0)
+        self._commit(row_shape, [])
 
-    def _commit(self, row_shape: tuple[int, ...], n_done: int) -> None:
-        header = json.dumps(self._header(row_shape, n_done))
+    def _commit(self, row_shape: tuple[int, ...], blocks: list[list[int]]) -> None:
+        header = json.dumps(self._header(row_shape, blocks))
         replace_file(self.path("json"), lambda scratch: scratch.write_text(header))
 
-    def _header(self, row_shape: tuple[int, ...], n_done: int) -> dict[str, Any]:
-        complete = n_done == self.n
-        return {
+    def _header(self, row_shape: tuple[int, ...], blocks: list[list[int]]) -> dict[str, Any]:
+        done = blocks[-1][0] if blocks else 0
+        header = {
             "schema": SCHEMA,
             "key": self.key,
             "shape": [self.n, *row_shape],
             "dtype": f"{self.dtype}, {sys.byteorder} endian",
-            "done": n_done,
-            "complete": complete,
-            "sample": self._sample_hash(row_shape) if complete else None,
+            "done": done,
+            "complete": done == self.n,
+            "blocks": blocks,  # where each ends, and its checksum
         }
+        return {**header, "hash": content_hash(header)}
 
-    def _sample_hash(self, row_shape: tuple[int, ...]) -> str:
-        import numpy as np
-
-        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
-        rows = np.memmap(self.path("rows"), dtype, mode="r", shape=(self.n, *row_shape))
-        return content_hash(torch.from_numpy(np.asarray(rows)[:: -(-self.n // SAMPLE_ROWS)].copy()))
+    def _read_header(self) -> dict[str, Any] | None:
+        """Return the header; None if it is missing or does not fit the file."""
+        with suppress(OSError, ValueError, LookupError, TypeError):  # a foreign file may contain anything
+            header: dict[str, Any] = json.loads(self.path("json").read_text())
+            row_shape, stops = tuple(header["shape"][1:]), [stop for stop, _ in header["blocks"]]
+            has_size = self.path("rows").stat().st_size == self._n_bytes(row_shape)
+            is_sorted = all(first < second for first, second in pairwise([0, *stops, self.n + 1]))
+            if has_size and is_sorted and header == self._header(row_shape, header["blocks"]):
+                return header
+        return None
 
     def _n_bytes(self, row_shape: tuple[int, ...]) -> int:
         return self.n * math.prod(row_shape) * self.dtype.itemsize
+
+
+def _bytes_of(rows: Tensor) -> bytes:
+    return bytes(rows.contiguous().view(-1).view(torch.uint8).numpy().data) if rows.numel() else b""
 
 
 @contextmanager

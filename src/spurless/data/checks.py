@@ -1,19 +1,21 @@
-"""Checks of splits and of dataset options, before training."""
+"""Checks of splits and of dataset options before training, and of changes of the data by a method."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spurless.core.errors import InputError
+from spurless.core.errors import DataChangedError, InputError
+from spurless.core.hashing import checksum
 from spurless.core.modules import Input
 from spurless.data.dataset import Card
 from spurless.data.split import Source, Split, Splits
 
 CHUNK = 4096  # examples that are checked together
+CHECKED_BYTES = 2**30  # of a tensor; 0.2 seconds
 
 
 def check_split(split: Split, where: str) -> Split:
@@ -66,6 +68,46 @@ def describe_kind(x: Input | Source) -> str:
     if isinstance(x, dict):
         return "texts" if "input_ids" in x else f"a dict of {' and '.join(x)}, without input_ids"
     return f"of shape {tuple(x[0].shape)}"
+
+
+class Snapshot:
+    """The versions and checksums of the tensors of a dataset, to detect that a method changed one in place.
+
+    A version does not count writes through NumPy or ``.data``, so checksums are compared too; those of tensors above
+    1 GiB only cover evenly spaced rows.
+    """
+
+    def __init__(self, data: Splits) -> None:
+        self._tensors = {
+            (name, part): tensor for name in ("train", "val", "test") for part, tensor in _tensors(getattr(data, name))
+        }
+        self._states = {key: _state(tensor) for key, tensor in self._tensors.items()}
+
+    def check(self, method: str) -> None:
+        """Raise if a tensor was changed since.
+
+        Raises:
+            DataChangedError: with the name of the method, the split and the part.
+        """
+        for (name, part), tensor in self._tensors.items():
+            if _state(tensor) != self._states[name, part]:
+                raise DataChangedError(method, name, part)
+
+
+def _tensors(split: Split) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(split.x, Tensor):
+        yield "x", split.x
+    elif isinstance(split.x, dict):
+        yield from ((f"x[{key!r}]", part) for key, part in split.x.items())
+    yield from (("y", split.y), ("a", split.a))
+    if split.domain is not None:
+        yield "domain", split.domain
+
+
+def _state(tensor: Tensor) -> tuple[int, int]:
+    """Return the version and the checksum of a tensor."""
+    rows = tensor[:: 1 + tensor.numel() * tensor.element_size() // CHECKED_BYTES] if tensor.dim() else tensor
+    return 0 if tensor.is_inference() else tensor._version, checksum(rows)
 
 
 def _check_inputs(split: Split, where: str) -> None:

@@ -204,7 +204,8 @@ class _Items(torch.utils.data.Dataset["Tensor | SpurlessError"]):
 
 
 def _ignore_interrupts(_worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent stops the workers
+    for number in (signal.SIGINT, signal.SIGHUP):  # they reach the whole process group; the parent stops the workers
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _stack(items: list[Tensor | SpurlessError]) -> Tensor | SpurlessError:

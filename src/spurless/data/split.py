@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias, cast, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -163,6 +165,17 @@ class Split:
         groups = Groups.domains(self.groups.labels, self.domains)
         return replace(self, a=self.domain, groups=groups, domain=None, domains=())
 
+    @property
+    def detached(self) -> Split:
+        """The split without access to the files, the source and the tensors that other splits are also parts of."""
+        x = map_input(_detach, self.x) if isinstance(self.x, Tensor | dict) else OpaqueSource(self.x)
+        names = self.names
+        if names is not None:
+            texts = tuple(names.text(i) or "" for i in range(len(names))) if names.texts is not None else None
+            names = None if texts is None else ExampleIds(torch.arange(len(texts)), texts=texts)
+        domain = None if self.domain is None else _detach(self.domain)
+        return replace(self, x=x, y=_detach(self.y), a=_detach(self.a), domain=domain, names=names)
+
     def hide_attributes(self) -> Split:
         """Return the same examples with every attribute hidden."""
         return replace(self, a=torch.full_like(self.a, -1))
@@ -251,11 +264,16 @@ class Splits:
         return replace(self, **parts)
 
     def visible(self, *, train_attributes: bool, val_labels: bool, val_attributes: bool) -> Splits:
-        """Return the labels and attributes that a method declared, with a sealed test split."""
+        """Return the labels and attributes that a method declared, with a sealed test split.
+
+        Files, sources, notes and options are left out, except for the tokenizer: they lead to what is hidden.
+        """
         train, val = self.train.given, self.val.given
         train = train if train_attributes else train.hide_attributes()
         val = val if val_attributes else val.hide_attributes() if val_labels else val.hide_labels()
-        return replace(self, train=train, val=val, test=cast(Split, SealedSplit()))
+        options = {key: value for key, value in self.options.items() if key == "tokenizer"}
+        test = cast(Split, SealedSplit())
+        return replace(self, train=train.detached, val=val.detached, test=test, options=options, notes=())
 
     def fingerprint(self) -> str:
         """Return a content hash of all three splits."""
@@ -284,6 +302,49 @@ class SourceSubset:
     def fingerprint(self) -> str:
         """Return a content hash of the source and the indices."""
         return content_hash(self.source.fingerprint(), self.index)
+
+
+_SOURCES: WeakKeyDictionary[OpaqueSource, Source] = WeakKeyDictionary()
+
+
+class OpaqueSource:
+    """The examples of a source, without access to the source, which may contain other splits or name its files.
+
+    The source is in a table of this module, because an attribute or a closure could be read by a method.
+    """
+
+    def __init__(self, source: Source) -> None:
+        _SOURCES[self] = source
+
+    def __len__(self) -> int:
+        return len(_SOURCES[self])
+
+    def __getitem__(self, i: int) -> Tensor:
+        return _SOURCES[self][i]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpaqueSource, (_SOURCES[self],)  # for worker processes
+
+    @property
+    def batch(self) -> Callable[[Tensor], Tensor]:
+        """A function that reads many examples at once; missing if the source has none."""
+        _ = cast(Any, _SOURCES[self]).batch  # AttributeError if it has none
+        return partial(_read_batch, self)
+
+    def fingerprint(self) -> str:
+        """Return the content hash of the source."""
+        return _SOURCES[self].fingerprint()
+
+
+def _read_batch(source: OpaqueSource, index: Tensor) -> Tensor:
+    batch: Tensor = cast(Any, _SOURCES[source]).batch(index)
+    return batch
+
+
+def _detach(part: Tensor) -> Tensor:
+    """Return a copy of a view into a larger tensor, through which the rest could be read; other tensors as they are."""
+    is_view = part.untyped_storage().nbytes() > part.numel() * part.element_size()
+    return part.clone() if is_view else part
 
 
 class SealedSplit:

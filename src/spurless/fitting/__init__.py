@@ -20,7 +20,7 @@ from spurless.fitting.protocol import Fitted, Protocol, capture_warnings, fit_wi
 from spurless.methods import Method, make_method
 from spurless.models.wrapping import wrap
 from spurless.train.config import TrainConfig
-from spurless.train.run import Compute, make_run
+from spurless.train.run import Compute, limit_threads, make_run
 
 __all__ = ["Fitted", "evaluate_given", "fit"]
 
@@ -51,7 +51,7 @@ def fit(  # noqa: PLR0913  # the public entry point: one parameter per documente
         preset: a named configuration of the method; the first preset by default.
         train: settings of the training loop, as a :class:`TrainConfig` or a dict of its fields.
         select: which epoch to select, such as ``"val-average"``; the record states which labels the criterion uses.
-        compute: device, precision, number of devices.
+        compute: device, precision, number of devices and CPU threads.
         folder: folder for checkpoints; an interrupted run continues from there, to the same weights.
         coverages: also evaluate a model that abstains, at these fractions of predicted examples; thresholds are
             chosen on validation scores.
@@ -80,6 +80,6 @@ def evaluate_given(
     classifier = wrap(model)
     check_model_fits_data(classifier, check_splits(data))
     run = make_run(compute or Compute(), seed, TrainConfig())
-    with capture_warnings() as messages, run.timed("evaluate"):
+    with limit_threads(run.threads), capture_warnings() as messages, run.timed("evaluate"):
         metrics, table = assess(classifier, data, run)
     return make_record(name, classifier, data, run, table=table, metrics=metrics, warnings=messages)

@@ -90,7 +90,7 @@ def make_record(  # the sources of a record
         model=describe_model(model, None if table is None else data.test),
         groups=tuple(groups),
         warnings=(*data.notes, *fields.pop("warnings", ())),
-        **{**defaults, "seconds": run.seconds, **describe_environment(run.device), **fields},
+        **{**defaults, "seconds": run.seconds, **describe_environment(run.device, run.threads), **fields},
     )
 
 
@@ -143,12 +143,12 @@ def command_line() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
-def describe_environment(device: torch.device) -> dict[str, Any]:
+def describe_environment(device: torch.device, threads: int | None = None) -> dict[str, Any]:
     """Return command, time, versions, commit and hardware of this process."""
     return {
         "command": command_line(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "commit": git_commit(),
-        "hardware": hardware(device),
+        "hardware": hardware(device, threads),
     }

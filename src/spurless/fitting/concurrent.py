@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from spurless.core.errors import DataChangedError
+from spurless.data.checks import Snapshot
 from spurless.data.split import Split
 from spurless.fitting.checks import with_criterion
 from spurless.fitting.protocol import (
@@ -48,6 +50,8 @@ def fit_concurrently(
                 concurrent.append((number, *job))
                 continue
             result: Fitted | Exception = execute(prepared)
+        except DataChangedError:  # the others would use the changed data
+            raise
         except Exception as error:  # a failed run does not stop the others
             result = error
         yield number, result
@@ -87,7 +91,8 @@ class _SharedData:
         data, device = prepared.data, prepared.run.device
         train, val, test = (self.move(split, device) for split in (data.train, data.val, data.test))
         run = with_criterion(prepared.run, prepared.criterion, val, data=data)
-        moved = replace(prepared, data=replace(data, train=train, val=val, test=test), run=run)
+        data = replace(data, train=train, val=val, test=test)
+        moved = replace(prepared, data=data, run=run, snapshot=Snapshot(data))
         job = prepared.method.job(moved.model, moved.visible, moved.run)
         return (moved, job) if can_run_concurrently(job) else None
 

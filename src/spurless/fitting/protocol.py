@@ -5,17 +5,19 @@ The key of a run is a hash of everything that decides its result; the same run h
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spurless.core.cache import cached_tensors
 from spurless.core.errors import DivergedError, SpurlessWarning
@@ -24,7 +26,7 @@ from spurless.core.progress import Progress
 from spurless.core.provenance import versions
 from spurless.core.records import Record
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_splits
+from spurless.data.checks import Snapshot, check_splits
 from spurless.data.split import Split, Splits
 from spurless.data.split_shift import val_differences
 from spurless.fitting.assess import assess, make_record, thin_history
@@ -42,9 +44,11 @@ from spurless.models.wrapping import wrap
 from spurless.train.checkpoint import Checkpoints
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import EVALUATION_BATCH, NonFiniteError, check_logits, logits, predict
-from spurless.train.run import Compute, Run, make_run
+from spurless.train.run import Compute, Run, limit_threads, make_run
 from spurless.train.selection import Criterion, get_criterion
 from spurless.train.tracking import Tracker, close_on_error
+
+HISTORY = "history of the training"  # name of the bytes that are stored next to cached weights
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,10 @@ def hash_model_and_data(model: nn.Module, data: Splits, fingerprint: str | None 
 
 def key_for_content(protocol: Protocol, method: Method, content: str, seed: int) -> str:
     """Return the key of a run, given the hash of its data and model."""
-    settings: list[Any] = [asdict(protocol.train), protocol.select, protocol.compute.precision]
+    compute = protocol.compute
+    settings: list[Any] = [asdict(protocol.train), protocol.select, compute.precision]
+    if compute.threads != 1:
+        settings.append({"threads": compute.threads})
     if protocol.coverages:
         settings += [list(protocol.coverages), protocol.score]
     return content_hash(content, [method.info.name, config_dict(method), *settings, Seeds(seed).seed])
@@ -131,7 +138,8 @@ def fit_with_protocol(  # the fields of FitRequest
     protocol: Protocol, method: Method, model: nn.Module, data: Splits, seed: int, hashes: RunHashes | None = None
 ) -> Fitted:
     """Fit a method under a protocol; see :func:`spurless.fitting.fit` and :func:`prepare`."""
-    return execute(prepare(protocol, method, model, data, seed, hashes)).log_result()
+    with limit_threads(protocol.compute.threads):
+        return execute(prepare(protocol, method, model, data, seed, hashes)).log_result()
 
 
 @dataclass(frozen=True)
@@ -144,20 +152,18 @@ class PreparedRun:
     data: Splits
     run: Run
     hashes: RunHashes
+    info: Info  # the method's declaration, from before the method could change it
+    settings: Mapping[str, Any]  # fields of the record that describe the method and its settings, from then too
+    snapshot: Snapshot  # state of the data, which the method must not change
     notes: tuple[str, ...] = ()  # how validation differs from train, if the run uses validation labels
     tracker: Tracker | None = None
-
-    @property
-    def info(self) -> Info:
-        """The method's declaration."""
-        return method_info(self.method)
 
     @property
     def criterion(self) -> Criterion:
         """The criterion that selects an epoch."""
         return get_criterion(self.protocol.select)
 
-    @property
+    @cached_property
     def visible(self) -> Splits:
         """The data as the method may see them."""
         uses = {name: getattr(self.info, name) for name in ("train_attributes", "val_labels", "val_attributes")}
@@ -184,7 +190,8 @@ def prepare(  # the fields of FitRequest
     if run.device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.reset_peak_memory_stats(run.device)
     notes = val_differences(data) if labels_used(info, criterion)["val_labels"] else ()
-    prepared = PreparedRun(protocol, method, model, data, run, hashes, notes)
+    settings = describe_protocol(protocol, method)
+    prepared = PreparedRun(protocol, method, model, data, run, hashes, info, settings, Snapshot(data), notes)
     tracker = _make_tracker(prepared)
     if tracker is not None:
         prepared = replace(prepared, run=replace(run, log=tracker.log_row), tracker=tracker)
@@ -197,7 +204,7 @@ def prepare(  # the fields of FitRequest
 def execute(prepared: PreparedRun) -> Fitted:
     """Train and evaluate a prepared run; the caller logs its result with :meth:`Fitted.log_result`."""
     begin = time.perf_counter()
-    with close_on_error(prepared.tracker):
+    with limit_threads(prepared.run.threads), close_on_error(prepared.tracker):
         with capture_warnings() as messages:
             model, start_model, run = _make_starting_point(prepared)
             fitted = prepared.method.fit(model, prepared.visible, run)
@@ -225,13 +232,19 @@ def train_by_erm(model: Classifier, data: Splits, run: Run, content: str) -> Cla
 
     ``content`` is a hash of data, initial weights and selection.
     """
-    key = content_hash(content, [asdict(run.train), run.precision, run.seeds.seed, versions()["torch"]])
-    # copies, because safetensors cannot store tied weights
-    tensors = cached_tensors(
-        key,
-        lambda: {name: value.detach().cpu().clone() for name, value in _run_erm(model, data, run).state_dict().items()},
-        write=run.is_main,
-    )
+    settings = [asdict(run.train), run.precision, run.seeds.seed, run.threads, versions()["torch"]]
+    n_before = len(run.history)
+
+    def train() -> dict[str, Tensor]:
+        state = _run_erm(model, data, run).state_dict()
+        weights = {name: value.detach().cpu().clone() for name, value in state.items()}  # tied ones cannot be stored
+        return {**weights, HISTORY: _pack(run.history[n_before:])}
+
+    tensors = cached_tensors(content_hash("start", content, settings), train, write=run.is_main)
+    rows = _unpack(tensors.pop(HISTORY))
+    if len(run.history) == n_before:  # it was not trained now
+        for row in rows:
+            run.add_history(row)
     load_tensors(model, tensors)
     model.trained = True
     return model
@@ -243,6 +256,16 @@ def _run_erm(model: Classifier, data: Splits, run: Run) -> Classifier:
         model = ERM().fit(model, visible, sub_run)
     _check_finite(model, data.train, run)
     return model
+
+
+def _pack(history: Sequence[dict[str, Any]]) -> Tensor:
+    """Return rows of a history as bytes of JSON, to store them with the weights."""
+    return torch.tensor(list(json.dumps(history).encode()), dtype=torch.uint8)
+
+
+def _unpack(packed: Tensor) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(bytes(packed.tolist()))
+    return rows
 
 
 def _check_finite(model: Classifier, train: Split, run: Run) -> None:
@@ -284,6 +307,7 @@ def finish(  # what a training leaves behind
     """
     protocol, data, run, info = prepared.protocol, prepared.data, prepared.run, prepared.info
     begin = time.perf_counter()
+    prepared.snapshot.check(info.name)
     with capture_warnings() as more:
         fitted.trained = True
         metrics, table = _assess_trained(fitted, data, run)
@@ -300,7 +324,7 @@ def finish(  # what a training leaves behind
         run,
         table=table,
         fingerprint=prepared.hashes.fingerprint,
-        **describe_protocol(protocol, prepared.method),
+        **prepared.settings,
         metrics={**metrics, **numbers},
         seconds={**run.seconds, "total": seconds + time.perf_counter() - begin},
         peak_memory=torch.cuda.max_memory_allocated(run.device) if run.device.type == "cuda" else None,
@@ -318,7 +342,7 @@ def describe_protocol(protocol: Protocol, method: Method) -> dict[str, Any]:
     """Return the fields of a record that describe the method and its settings."""
     info, criterion = method_info(method), get_criterion(protocol.select)
     return {
-        "config": config_dict(method),
+        "config": deepcopy(config_dict(method)),
         "train": asdict(protocol.train),
         "supervision": labels_used(info, criterion),
         "selection": criterion.name,

@@ -43,7 +43,7 @@ from spurless.models.initial_weights import reset_parameters
 from spurless.models.wrapping import wrap
 from spurless.reporting import fix_html
 from spurless.train.config import TrainConfig
-from spurless.train.run import Compute, make_run
+from spurless.train.run import Compute, limit_threads, make_run
 from spurless.train.selection import get_criterion
 from spurless.train.transplant_accuracy import transplant_examples
 
@@ -111,7 +111,7 @@ def fix(  # noqa: PLR0913 - public API
         audit: an audit of this model, if there is one.
         train: settings of the loop, for methods that train the whole network; pass those of your training.
         seed: seed of all randomness.
-        compute: device and precision.
+        compute: device, precision and CPU threads.
         folder: folder for checkpoints; an interrupted repair resumes from them, to the same weights.
         progress: called with stage, step, total and a message.
 
@@ -127,35 +127,36 @@ def fix(  # noqa: PLR0913 - public API
     path = Path(folder) if folder is not None else None
     protocol = Protocol(settings, compute=compute or Compute(), folder=path, progress=progress)
     run = make_run(protocol.compute, seed, settings)
-    context = compute_repair_context(old, holdout, settings.batch_size, run)
-    named = request.list_named(context)
-    for choice in named:
-        check_labels(get_choice_info(choice), LAST_EPOCH, holdout.data)
-        holdout.check_method(choice.method, get_choice_info(choice))
-    before = audit or audit_model(old, holdout.whole, seed=seed, compute=protocol.compute, progress=progress)
-    if before.chance_level_reason is not None and not named:
-        raise _make_chance_level_error(before.chance_level_reason)
-    grouped = None if named else group_by_word(data, before)
-    if grouped is not None:
-        word, grouped_data = grouped
-        holdout = replace(split_validation(grouped_data, seed), whole=data, word=word)
+    with limit_threads(run.threads):
         context = compute_repair_context(old, holdout, settings.batch_size, run)
-    flagged = _select_transplants(before, data, properties)
-    context = replace(
-        context,
-        properties=tuple(transplant.name for transplant in flagged),
-        can_restart=bool(flagged) and _can_restart(old),
-        can_infer_groups=_has_images(data.val) and not context.val_attributes,
-        has_regions=bool(flagged) and all(transplant.region is not None for transplant in flagged),
-    )
-    transplanted = transplant_examples(holdout.scoring, flagged) if flagged else None
-    examples = HeldOutExamples(holdout.scoring, find_holdout_suspects(old, holdout.scoring, run), transplanted)
-    trials = RepairTrials(old, holdout, examples, protocol, run, tolerance, request.minutes, flagged)
-    choices = request.list_named(context) or request.choose(before, context)
-    attempts, new = trials.run_all(
-        choices, ignore_attributes=request.is_comparison, strict=bool(named) and not request.is_comparison
-    )
-    return _finish(trials, before, attempts, new, ignore_attributes=request.is_comparison)
+        named = request.list_named(context)
+        for choice in named:
+            check_labels(get_choice_info(choice), LAST_EPOCH, holdout.data)
+            holdout.check_method(choice.method, get_choice_info(choice))
+        before = audit or audit_model(old, holdout.whole, seed=seed, compute=protocol.compute, progress=progress)
+        if before.chance_level_reason is not None and not named:
+            raise _make_chance_level_error(before.chance_level_reason)
+        grouped = None if named else group_by_word(data, before)
+        if grouped is not None:
+            word, grouped_data = grouped
+            holdout = replace(split_validation(grouped_data, seed), whole=data, word=word)
+            context = compute_repair_context(old, holdout, settings.batch_size, run)
+        flagged = _select_transplants(before, data, properties)
+        context = replace(
+            context,
+            properties=tuple(transplant.name for transplant in flagged),
+            can_restart=bool(flagged) and _can_restart(old),
+            can_infer_groups=_has_images(data.val) and not context.val_attributes,
+            has_regions=bool(flagged) and all(transplant.region is not None for transplant in flagged),
+        )
+        transplanted = transplant_examples(holdout.scoring, flagged) if flagged else None
+        examples = HeldOutExamples(holdout.scoring, find_holdout_suspects(old, holdout.scoring, run), transplanted)
+        trials = RepairTrials(old, holdout, examples, protocol, run, tolerance, request.minutes, flagged)
+        choices = request.list_named(context) or request.choose(before, context)
+        attempts, new = trials.run_all(
+            choices, ignore_attributes=request.is_comparison, strict=bool(named) and not request.is_comparison
+        )
+        return _finish(trials, before, attempts, new, ignore_attributes=request.is_comparison)
 
 
 def _finish(

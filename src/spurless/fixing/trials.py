@@ -11,7 +11,7 @@ from math import inf
 
 import torch
 
-from spurless.core.errors import SpurlessError, SpurlessWarning
+from spurless.core.errors import DataChangedError, SpurlessError, SpurlessWarning
 from spurless.core.progress import Progress
 from spurless.core.records import Record
 from spurless.core.repairs import Attempt, Change, Choice, RepairScore
@@ -143,7 +143,7 @@ class RepairTrials:
         try:
             fitted = self._fit(choice, stage)
         except SpurlessError as error:
-            if strict:
+            if strict or isinstance(error, DataChangedError):
                 raise
             return Attempt(choice, "failed", time.perf_counter() - begin, error=str(error)), None
         outputs = self.examples.compute_outputs(fitted.model, self.run)

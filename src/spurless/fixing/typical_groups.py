@@ -77,6 +77,7 @@ def _predict_typical(values: Tensor, y: Tensor, others: Tensor) -> Tensor:
     from sklearn.model_selection import cross_val_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn's own, not annotated
 
     count = torch.bincount(y)
     n_fitted = len(y) - len(y) // FOLDS - 1
@@ -84,11 +85,13 @@ def _predict_typical(values: Tensor, y: Tensor, others: Tensor) -> Tensor:
         raise InputError("groups cannot be inferred", expected=f"at least {FOLDS} training examples of two classes")
     components = PCA(min(N_COMPONENTS, values.shape[1], n_fitted), random_state=0)
     model = make_pipeline(StandardScaler(), components, LogisticRegression(max_iter=500))
-    accuracy = float(cross_val_score(model, values.numpy(), y.numpy(), cv=FOLDS).mean())
+    with threadpool_limits(1):  # BLAS has threads of its own, which round differently
+        accuracy = float(cross_val_score(model, values.numpy(), y.numpy(), cv=FOLDS).mean())
     low = float(wilson_intervals(round(accuracy * len(y)), len(y))[0])
     if low <= float(count.max()) / len(y):
         raise InputError(
             "the flagged properties do not predict the labels of train, so groups cannot be inferred from them",
             got=f"{100 * accuracy:.0f} % of the training examples",
         )
-    return torch.from_numpy(model.fit(values.numpy(), y.numpy()).predict(others.numpy()))
+    with threadpool_limits(1):
+        return torch.from_numpy(model.fit(values.numpy(), y.numpy()).predict(others.numpy()))

@@ -195,12 +195,13 @@ def refit(features: Tensor, y: Tensor, strength: float, n_classes: int, weight: 
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn's own, not annotated
 
     mean, std = _moments(features.double(), weight)
     scaled = ((features.double() - mean) / std).numpy()
     binary = len(torch.unique(y)) == 2
     settings = _l1_settings(binary) if weight is None else {"solver": "lbfgs", "max_iter": MAX_ITERATIONS}
-    with warnings.catch_warnings():
+    with threadpool_limits(1), warnings.catch_warnings():  # BLAS has threads of its own, which round differently
         warnings.simplefilter("ignore", ConvergenceWarning)  # one warning for all refits follows
         regression = LogisticRegression(C=strength, random_state=0, **settings)
         fitted = regression.fit(scaled, y.numpy(), None if weight is None else weight.numpy())

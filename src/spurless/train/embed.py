@@ -26,7 +26,7 @@ from spurless.models.features import DTYPES, SCHEMA, check_finite, collect_featu
 from spurless.models.wrapping import wrap
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import EVALUATION_BATCH
-from spurless.train.run import Compute, Run, make_run
+from spurless.train.run import Compute, Run, limit_threads, make_run
 
 DEFAULT = Compute()
 N_PROBES = 8  # examples that are embedded again to verify cached features
@@ -45,7 +45,7 @@ def embed(model: nn.Module, data: Splits, *, compute: Compute = DEFAULT, dtype: 
     Args:
         model: the model; its features are the inputs of its head.
         data: the splits.
-        compute: device and precision.
+        compute: device, precision and CPU threads.
         dtype: float32, or float16 for half the size; batches are float32 in both cases.
     """
     if dtype not in DTYPES:
@@ -55,9 +55,10 @@ def embed(model: nn.Module, data: Splits, *, compute: Compute = DEFAULT, dtype: 
     run = make_run(compute, 0, TrainConfig())
     parts: dict[str, Any] = {}
     try:
-        for name in ("train", "val", "test"):
-            split = getattr(data, name)
-            parts[name] = embed_split(classifier, split, run, dtype=DTYPES[dtype], stage=f"embed {name}")
+        with limit_threads(run.threads):
+            for name in ("train", "val", "test"):
+                split = getattr(data, name)
+                parts[name] = embed_split(classifier, split, run, dtype=DTYPES[dtype], stage=f"embed {name}")
     finally:
         classifier.to(device)
     return replace(data, name=f"{data.name} through {classifier.name}", **parts)
@@ -103,8 +104,8 @@ class _Pass:
     def compute_cached(self, weights: str, inputs: str) -> Tensor:
         """Return the features: from the run, from a file, or by a pass."""
         cached, device = self.run.embeddings, self.run.device.type
-        # batch size and type of device affect the last bits
-        settings = [SCHEMA, str(self.dtype), EVALUATION_BATCH, device, versions()["torch"]]
+        # batch size, type of device and threads affect the last bits
+        settings = [SCHEMA, str(self.dtype), EVALUATION_BATCH, device, self.run.threads, versions()["torch"]]
         key = content_hash("features", weights, inputs, settings)
         store = RowStore(cache_folder() / "features", key, len(self.split), self.dtype)
         name = f"{weights} {key}"

@@ -24,6 +24,7 @@ from spurless.train.config import TrainConfig
 from spurless.train.tracking import Log
 
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Run:
     """Called with the model and the number of steps after every epoch of every stage; it must change nothing."""
     workers: int = 0
     precision: str = "32-true"
+    threads: int = 1
     graph: bool = True
     """Whether steps may be captured as a CUDA graph."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -158,7 +160,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Compute:
-    """Device, precision and parallelism of a run; these do not change results beyond rounding."""
+    """Device, precision and parallelism of a run; they change results by rounding only, which training amplifies."""
 
     device: str = "auto"
     """auto (CUDA if available), cpu, cuda or cuda:NUMBER."""
@@ -169,10 +171,29 @@ class Compute:
     """auto is float32; bf16-mixed and 16-mixed are faster on large networks."""
     workers: int = 0
     """Processes that load streamed data."""
+    threads: int = 1
+    """CPU threads of a run. Another number rounds differently, so it is part of the run's key."""
     graph: bool = True
     """Capture the training step as a CUDA graph if possible."""
     track: str | None = None
     """Log runs to csv, tensorboard, mlflow or wandb, as ``csv:FOLDER``; see ``train.tracking``."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.threads, int) and 1 <= self.threads <= MAX_THREADS):
+            raise InputError(
+                "threads must be a number of CPU threads", expected=f"1 to {MAX_THREADS}", got=self.threads
+            )
+
+
+@contextmanager
+def limit_threads(threads: int) -> Iterator[None]:
+    """Compute with this number of CPU threads in the block, whatever the machine has and the environment sets."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def make_run(
@@ -186,11 +207,12 @@ def make_run(
     return Run(
         train=train,
         seeds=Seeds(seed),
-        fabric=_fabric(replace(compute, track=None)),  # runs with other trackers share one Fabric
+        fabric=_fabric(replace(compute, threads=1, track=None)),  # neither is a setting of Fabric
         checkpoints=checkpoints,
         progress=progress,
         workers=compute.workers,
         precision="32-true" if compute.precision == "auto" else compute.precision,
+        threads=compute.threads,
         graph=compute.graph,
     )
 

@@ -13,7 +13,7 @@ import torch
 
 from spurless.bench.executors import EXECUTORS, Resources, Task, choose_executor
 from spurless.bench.executors.in_process import open_local
-from spurless.bench.executors.task import VALIDATION, WorkerDiedError, limit_threads, run_task
+from spurless.bench.executors.task import VALIDATION, WorkerDiedError, run_settings, run_task
 from spurless.bench.experiment import load_dataset, run_experiment
 from spurless.bench.stopping import has_diverged
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
@@ -50,7 +50,7 @@ def test_threads_are_those_asked_for_and_put_back(tasks: list[Task]) -> None:
     torch.set_num_threads(2)
     try:
         run_task(replace(tasks[0], load=load), CPU)
-        run_task(replace(tasks[0], load=load), replace(CPU, threads=3))
+        run_task(replace(tasks[0], load=load), Resources(Compute("cpu", threads=3)))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -78,7 +78,7 @@ def test_warnings_stay_in_the_record(tasks: list[Task]) -> None:
         record = run_task(task, CPU)
     assert isinstance(record, Record)
     assert any("for every test example" in warning for warning in record.warnings)
-    with limit_threads(1, quiet=False), pytest.warns(SpurlessWarning):
+    with run_settings(replace(CPU, quiet=False)), pytest.warns(SpurlessWarning):
         warnings.warn("heard", SpurlessWarning, stacklevel=1)
 
 
@@ -151,7 +151,7 @@ def test_what_is_for_another_engine_is_refused(asked: str, more: Mapping[str, An
         choose_executor(asked, Resources(**more))
 
 
-@pytest.mark.parametrize("more", [{"jobs": 0}, {"threads": 0}, {"together": 0}, {"gpus_per_run": -0.5}])
+@pytest.mark.parametrize("more", [{"jobs": 0}, {"together": 0}, {"gpus_per_run": -0.5}])
 def test_less_than_nothing_is_refused(more: Mapping[str, Any]) -> None:
     with pytest.raises(InputError, match=r"must be at least 1|must not be negative"):
         Resources(**more)

@@ -236,6 +236,16 @@ def test_a_damaged_file_is_deleted_even_if_decoding_fails(paths: list[Path], tmp
     assert names(tmp_path / "c", "rows") == names(tmp_path / "c", "json") == []
 
 
+def test_a_pixel_that_was_changed_is_decoded_again(paths: list[Path]) -> None:
+    first = cache_decoded(ImageFiles(paths, 4))
+    pixels = first.path.read_bytes()
+    for position in range(0, len(pixels), 7):  # between any sampled rows too
+        first.path.write_bytes(pixels[:position] + bytes([pixels[position] ^ 255]) + pixels[position + 1 :])
+        with pytest.warns(SpurlessWarning, match="damaged and will be computed again"):
+            again = cache_decoded(ImageFiles(paths, 4))
+        assert again.path.read_bytes() == pixels
+
+
 # One process per moment, forked from a process that has no threads yet. Each kills itself, as a power cut would.
 KILLED = """
 import os, signal, sys

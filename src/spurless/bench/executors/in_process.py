@@ -13,7 +13,7 @@ from spurless.bench.executors.task import (
     TaskOutcome,
     build_task,
     finish_task,
-    limit_threads,
+    run_settings,
     run_task,
 )
 from spurless.core.progress import Progress
@@ -49,12 +49,12 @@ def open_concurrent(resources: Resources) -> Iterator[Runner]:
         loaded: dict[str, Splits] = {}
         for first in range(0, len(tasks), resources.together):
             batch = share_progress(tasks[first : first + resources.together])
-            with limit_threads(resources.threads, resources.quiet):
+            with run_settings(resources):
                 requests, loaded = build_tasks(batch, resources, loaded)
             results = fit_concurrently(requests, resources.together)
             errors: list[tuple[Task, Exception]] = []
             while True:
-                with limit_threads(resources.threads, resources.quiet):
+                with run_settings(resources):
                     result = next(results, None)
                     if result is None:
                         break

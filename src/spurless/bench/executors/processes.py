@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
@@ -19,13 +19,14 @@ import torch
 from spurless.bench.executors.task import Resources, Runner, Task, TaskOutcome, WorkerDiedError, run_task
 from spurless.train.run import Compute
 
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # sent to the whole process group; the parent handles them
 MAX_ATTEMPTS = 2  # how often a run is started if its process dies
 
 
 @contextmanager
 def open_processes(resources: Resources) -> Iterator[Runner]:
     """Run tasks in ``resources.jobs`` spawned processes, by default one for each CPU core."""
-    jobs = resources.jobs or max(1, count_cpu_cores() // resources.threads)
+    jobs = resources.jobs or max(1, count_cpu_cores() // resources.compute.threads)
     pool = [
         _Worker(replace(resources, compute=device_for_process(resources.compute, number))) for number in range(jobs)
     ]
@@ -95,8 +96,11 @@ class _Worker:
     def _start(self) -> None:
         context = get_context("spawn")  # a fork of a process with compute threads may hang
         self.pipe, child_end = context.Pipe()
-        self.process = context.Process(target=_work, args=(child_end, self.resources))
-        self.process.start()
+        process = context.Process(target=_work, args=(child_end, self.resources))
+        resource_tracker.ensure_running()  # its start would unblock the signals
+        with _blocked_signals():  # the process inherits this, and its imports would end with a traceback
+            process.start()
+            self.process = process
         child_end.close()  # so that receive() fails if the process dies
 
 
@@ -123,11 +127,23 @@ def _run(pool: Sequence[_Worker], tasks: Sequence[Task]) -> Iterator[tuple[Task,
 
 def _work(pipe: Connection, resources: Resources) -> None:
     """Run the tasks received through the pipe, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to the whole process group; the parent handles it
+    for number in _GROUP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
     Thread(target=_exit_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
             pipe.send(run_task(pipe.recv(), resources))
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Deliver the signals of the process group after the block, and block them in a process that starts in it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _exit_with_parent() -> None:

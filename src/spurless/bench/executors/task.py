@@ -13,10 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
-
-from spurless.bench.experiment import DatasetLoader, Experiment, build_run, load_dataset
-from spurless.core.errors import DivergedError, InputError, SpurlessError, SpurlessWarning
+from spurless.bench.experiment import DatasetLoader, Experiment, build_run, load_dataset, make_protocol_and_method
+from spurless.core.errors import DataChangedError, DivergedError, InputError, SpurlessError, SpurlessWarning
 from spurless.core.progress import Progress
 from spurless.core.records import Record
 from spurless.data.split import Splits
@@ -24,7 +22,7 @@ from spurless.fitting.assess import make_record, validation_average
 from spurless.fitting.protocol import FitRequest, Fitted, RunHashes, describe_protocol, execute, prepare
 from spurless.methods.base import method_info
 from spurless.models.weights import save_weights
-from spurless.train.run import Compute, make_run
+from spurless.train.run import Compute, limit_threads, make_run
 
 VALIDATION = "val_average"  # the metric by which a sweep stops: the accuracy on the whole validation split
 DIVERGED = "This run has no numbers."  # start of the last warning of a run that diverged
@@ -70,11 +68,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Resources:
-    """Devices, processes and threads that a sweep may use."""
+    """Devices and processes that a sweep may use."""
 
-    compute: Compute = field(default_factory=Compute)  # device and precision of every run
-    threads: int = 1
-    """CPU threads of a run: their number changes the last bits of a sum, so each executor sets the same."""
+    compute: Compute = field(default_factory=Compute)  # device, precision and threads of every run
     jobs: int | None = None
     """Number of processes of the executor ``processes``; number of CPUs of a cluster that ``ray`` starts."""
     together: int = 16  # number of trainings that share one device, of the executor ``concurrent``
@@ -84,7 +80,7 @@ class Resources:
     quiet: bool = True  # whether warnings of runs go only to their records: every run of a sweep would repeat them
 
     def __post_init__(self) -> None:
-        for name in ("threads", "jobs", "together"):
+        for name in ("jobs", "together"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise InputError(f"{name} must be at least 1", got=number)
         if min(self.cpus_per_run, self.gpus_per_run or 0.0) < 0:
@@ -127,7 +123,7 @@ def build_task(task: Task, resources: Resources, loaded: dict[str, Splits] | Non
 def run_task(task: Task, resources: Resources, loaded: dict[str, Splits] | None = None) -> TaskOutcome:
     """Run one task; return an error, with its traceback as a note, since it may be sent to another process."""
     try:
-        with limit_threads(resources.threads, resources.quiet):
+        with run_settings(resources):
             request = build_task(task, resources, loaded)
             try:
                 fitted: Fitted | Exception = execute(prepare(*request))
@@ -135,6 +131,8 @@ def run_task(task: Task, resources: Resources, loaded: dict[str, Splits] | None 
                 fitted = error
             return finish_task(task, request, fitted)
     except Exception as error:
+        if loaded is not None and isinstance(error, DataChangedError):
+            loaded.clear()
         if not isinstance(error, SpurlessError):
             error.add_note(f"in the run {task}\n{traceback.format_exc()}")
         return _make_picklable(error)
@@ -160,17 +158,12 @@ def finish_task(task: Task, request: FitRequest, fitted: Fitted | Exception) -> 
 
 
 @contextmanager
-def limit_threads(threads: int, quiet: bool = True) -> Iterator[None]:
-    """Compute with this number of threads; if quiet, silence warnings, which records contain anyway."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with warnings.catch_warnings():
-            if quiet:
-                warnings.simplefilter("ignore", SpurlessWarning)
-            yield
-    finally:
-        torch.set_num_threads(before)
+def run_settings(resources: Resources) -> Iterator[None]:
+    """Limit the CPU threads of a run; if quiet, silence warnings, which records contain anyway."""
+    with limit_threads(resources.compute.threads), warnings.catch_warnings():
+        if resources.quiet:
+            warnings.simplefilter("ignore", SpurlessWarning)
+        yield
 
 
 def _make_picklable(error: Exception) -> Exception:
@@ -187,7 +180,8 @@ def _make_picklable(error: Exception) -> Exception:
 
 def _make_diverged_record(task: Task, request: FitRequest, error: DivergedError) -> Record:
     """Return the record of a run that diverged, so that it is not tried again."""
-    protocol, method, model, data, seed, hashes = request
+    protocol, _, model, data, seed, hashes = request
+    _, method = make_protocol_and_method(task.experiment, protocol.compute)  # the one that ran may be changed
     run = make_run(protocol.compute, seed, protocol.train)
     return make_record(
         method_info(method).name,

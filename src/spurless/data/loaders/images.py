@@ -303,7 +303,12 @@ def cache_decoded(source: EncodedImages, folder: Path | None = None, threads: in
     store = RowStore(folder, key, len(source), torch.uint8)
     shape = store.shape()
     size, channels = source.size, source.channels
-    if shape is None or shape[:2] != (len(source), channels) or (size is not None and shape[2:] != (size, size)):
+    if (
+        shape is None
+        or store.damaged_blocks()
+        or shape[:2] != (len(source), channels)
+        or (size is not None and shape[2:] != (size, size))
+    ):
         store.compute(lambda start: _decode_from(source, start, threads, stamp), always_write=True)
         shape = store.shape()
         if shape is None:
