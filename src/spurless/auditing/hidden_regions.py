@@ -40,6 +40,7 @@ from spurless.core.findings import Finding
 from spurless.core.progress import progress_reporter
 from spurless.data.input_masks import InputMask
 from spurless.data.split import Split
+from spurless.data.transplants import Transplant
 from spurless.explain.gradients import NoGradientError
 from spurless.explain.maps import AUTO, compute_heat_maps
 from spurless.explain.overlays import has_images
@@ -48,6 +49,7 @@ from spurless.train.evaluate import predict
 
 NAME = "hidden-regions"
 QUESTION = "Does the region that a prediction depends on mislead the model: does hiding it correct errors?"
+HOTTEST, NOT_HOTTEST = "the hottest region of the heat map", "everything but the hottest region"
 MIN_EFFECT = 0.2  # smallest severity that is flagged; it is noisy if there are few errors
 HIDDEN_FRACTION = 0.1  # fraction of the pixels that are hidden
 N_SHIFTED = 3  # shifted regions that each hot region is compared with
@@ -140,6 +142,29 @@ def find_hottest(context: AuditContext, split: Split) -> Tensor:
     if tuple(heat.shape[1:]) != size:  # the model's input has another size than the raw images
         heat = interpolate(heat[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
     return mask_hottest(heat)
+
+
+def make_heat_transplants(context: AuditContext, pool: Split) -> tuple[Transplant, ...]:
+    """Return the exchange of the region that the donor's prediction depends on most, and of everything else.
+
+    The region is where the heat map of the donor is highest. It is another one for every donor, so a mark that changes
+    its place is exchanged too.
+    """
+    x: Any = pool.x
+
+    def find(donors: Tensor) -> Tensor:
+        rows = torch.zeros(len(donors), dtype=torch.long, device=pool.y.device)
+        split = replace(pool, x=pool.y, augment=None, hidden=None).select(rows)
+        return find_hottest(context, replace(split, x=donors.to(x.dtype)))[:, None].to(donors.device)
+
+    try:
+        find(x[:1])
+    except NoGradientError:
+        return ()
+    return (
+        Transplant(HOTTEST, "central", lambda images, donors: torch.where(find(donors), donors, images)),
+        Transplant(NOT_HOTTEST, "central", lambda images, donors: torch.where(find(donors), images, donors)),
+    )
 
 
 def corrected_fraction(y: Tensor, predicted: Tensor, hidden: HiddenPredictions) -> float:

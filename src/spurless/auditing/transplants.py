@@ -38,7 +38,7 @@ from spurless.auditing._context import AuditContext, label_name, make_finding, n
 from spurless.auditing._figures import Axis, Series, bars
 from spurless.auditing._permutation import p_value
 from spurless.auditing._word_transplants import find_shortcut_word, sample_word_donors, select_words
-from spurless.auditing.hidden_regions import find_hottest
+from spurless.auditing.hidden_regions import make_heat_transplants
 from spurless.auditing.swapped_backgrounds import SwappedPredictions, compute_following
 from spurless.core.figures import Figure, Picture
 from spurless.core.findings import Audit, Finding
@@ -54,7 +54,6 @@ from spurless.data.transplants import (
     transplant_split,
 )
 from spurless.data.words import decode_text
-from spurless.explain.gradients import NoGradientError
 from spurless.explain.overlays import encode_grid, has_images, to_rgb
 from spurless.metrics.intervals import wilson_intervals
 from spurless.train.evaluate import predict
@@ -79,7 +78,6 @@ MAX_MEASURED = 12  # properties that are measured again: those with the highest 
 MIN_SCREENED_RATE = 0.1  # follow rate in the screening from which a property is measured again
 SIMILAR = 0.8  # of the largest effect, from which a more specific property is named instead
 PARTIAL_OBJECT = "A part of the object may be there, so this is suspicious only."
-HOTTEST, NOT_HOTTEST = "the hottest region of the heat map", "everything but the hottest region"
 MAX_SET = 3  # features of a table that are exchanged together
 FLAGGED_PREFIX = "flagged: "
 MAX_PAIRS, MAX_BARS = 10, 12  # pairs in the picture, bars in the chart
@@ -191,8 +189,8 @@ def flagged_properties(audit: Audit, *, doubtful: bool = True) -> tuple[str, ...
         audit: the audit.
         doubtful: include properties in which a part of the object may be.
     """
-    found = (f for f in audit.flagged if f.audit == NAME and (doubtful or not f.doubt))
-    numbers = next((finding.numbers for finding in found), {})
+    findings = (f for f in audit.flagged if f.audit == NAME and (doubtful or not f.doubt))
+    numbers = next((finding.numbers for finding in findings), {})
     return tuple(key.removeprefix(FLAGGED_PREFIX) for key in numbers if key.startswith(FLAGGED_PREFIX))
 
 
@@ -266,29 +264,6 @@ def sample_pool(context: AuditContext, limit: int = MAX_POOL) -> Split:
     rows = rows[torch.randperm(len(rows), generator=generator)]
     rest = replace(context.split, x=context.split.y, hidden=None).select(rows.to(context.split.y.device))
     return replace(rest, x=read_rows(context.split.x, rows))
-
-
-def make_heat_transplants(context: AuditContext, pool: Split) -> tuple[Transplant, ...]:
-    """Return the exchange of the region that the donor's prediction depends on most, and of everything else.
-
-    The region is where the heat map of the donor is highest. It is another one for every donor, so a mark that changes
-    its place is exchanged too.
-    """
-    x: Any = pool.x
-
-    def find(donors: Tensor) -> Tensor:
-        rows = torch.zeros(len(donors), dtype=torch.long, device=pool.y.device)
-        split = replace(pool, x=pool.y, augment=None, hidden=None).select(rows)
-        return find_hottest(context, replace(split, x=donors.to(x.dtype)))[:, None].to(donors.device)
-
-    try:
-        find(x[:1])
-    except NoGradientError:
-        return ()
-    return (
-        Transplant(HOTTEST, "central", lambda images, donors: torch.where(find(donors), donors, images)),
-        Transplant(NOT_HOTTEST, "central", lambda images, donors: torch.where(find(donors), images, donors)),
-    )
 
 
 def combine_features(rates: Sequence[FollowRate]) -> list[Transplant]:
