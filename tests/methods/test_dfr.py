@@ -222,7 +222,7 @@ def test_a_weighted_regression_that_is_cut_off_is_one_warning(monkeypatch: pytes
 
 
 def test_one_fold_is_refused() -> None:
-    with pytest.raises(InputError, match=r"DFR's folds must be at least 2 \(got 1\)"):
+    with pytest.raises(InputError, match=r"folds.* must be at least 2 \(got 1\)"):
         make_method("dfr", balance="weight", folds=1)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from spurless.core.config import CheckedConfig
 from spurless.core.errors import InputError, MissingExtraError, UnknownNameError, first_line
 from spurless.core.files import data_folder
 from spurless.models.classifier import Classifier
@@ -25,7 +26,7 @@ from spurless.models.zoo.shapes import Shape, check_image_shape
 
 
 @dataclass(frozen=True)
-class TimmConfig:
+class TimmConfig(CheckedConfig):
     """Initial weights."""
 
     pretrained: bool = False

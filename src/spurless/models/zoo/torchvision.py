@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spurless.core.config import CheckedConfig
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
@@ -22,7 +23,7 @@ from spurless.models.zoo.shapes import Shape, check_image_shape
 
 
 @dataclass(frozen=True)
-class TorchvisionConfig:
+class TorchvisionConfig(CheckedConfig):
     """Initial weights."""
 
     pretrained: bool = False
