@@ -276,6 +276,9 @@ def _select_splits(data: Splits | Split, part: str, crossed: bool = False) -> tu
     prepare = attribute_association.cross_columns if crossed else lambda split: split
     if isinstance(data, Split):
         return prepare(data), None
+    if not isinstance(data, Splits):
+        expected = "Splits or a Split, for example from sp.load(NAME)"
+        raise InputError("'data' has the wrong type", expected=expected, got=type(data).__name__)
     if part not in ("train", "val", "test"):
         raise UnknownNameError("split", part, ("train", "val", "test"))
     return prepare(getattr(data, part)), prepare(data.train)

@@ -50,6 +50,11 @@ def embed(model: nn.Module, data: Splits, *, compute: Compute = DEFAULT, dtype: 
     """
     if dtype not in DTYPES:
         raise UnknownNameError("type of features", dtype, DTYPES)
+    if not isinstance(data, Splits):
+        got, hint = type(data).__name__, "Pass the three splits."
+        raise InputError(
+            "'data' has the wrong type", expected="Splits, for example from sp.load(NAME)", got=got, hint=hint
+        )
     classifier = wrap(model)
     device = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
     run = make_run(compute, 0, TrainConfig())

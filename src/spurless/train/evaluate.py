@@ -14,6 +14,7 @@ from spurless.data.split import Split
 from spurless.metrics.groupwise import GroupTable, group_table
 from spurless.models.classifier import extract_tensor
 from spurless.models.input_errors import readable_forward_errors
+from spurless.models.wrapping import check_has_weights
 
 EVALUATION_BATCH = 512
 MAX_SMALL_INPUT = 4 * 64 * 64
@@ -38,6 +39,10 @@ def logits(model: nn.Module, split: Split, device: torch.device = CPU, workers: 
     Raises:
         InputError: the split is empty, the model does not accept its examples, or it does not return logits.
     """
+    if not isinstance(split, Split):
+        expected = "a Split, such as data.test"
+        raise InputError("'split' has the wrong type", expected=expected, got=type(split).__name__)
+    check_has_weights(model, ran=True)
     if not len(split):
         raise InputError("the split has no examples", hint="Pass a split with at least one example.")
     loader = Loader(split, sequential_order(len(split)), _batch_size(split, device), device, workers=workers)
