@@ -88,7 +88,9 @@ class RowStore:
 
     def shape(self) -> tuple[int, ...] | None:
         """Return the shape of the finished rows, ``(n, ...)`` if complete; None if missing or damaged."""
-        with suppress(OSError, ValueError, LookupError, TypeError):  # a foreign file may contain anything
+        with suppress(
+            OSError, ValueError, LookupError, TypeError, RecursionError
+        ):  # a foreign file may contain anything
             header = json.loads(self.path("json").read_text())
             row_shape, done = tuple(header["shape"][1:]), header["done"]
             has_size = self.path("rows").stat().st_size == self._n_bytes(row_shape) and 0 <= done <= self.n

@@ -145,7 +145,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, IsADirectoryError) as error:
         what = "this is a folder" if isinstance(error, IsADirectoryError) else "no such file"
         raise InputError(what, where=path, expected="a TOML file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"the file is not TOML: {error}", where=path) from None
 
 

@@ -16,7 +16,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from gzip import GzipFile
 from pathlib import Path
+from typing import IO
 
 from spurless.core.errors import InputError
 
@@ -61,6 +63,30 @@ def max_bytes() -> int:
 def max_unpacked(packed: int) -> int:
     """Return the limit on the unpacked bytes of a compressed file of a given size."""
     return _variable(MAX_BYTES_VARIABLE) or min(_memory() // 2, max(MIN_UNPACKED, MAX_RATIO * packed))
+
+
+def open_gzip(path: Path, file: IO[bytes]) -> GzipFile:
+    """Return a reader of an open gzip file that raises once the unpacked content exceeds the limit."""
+    return _LimitedGzip(path, file, max_unpacked(os.fstat(file.fileno()).st_size))
+
+
+class _LimitedGzip(GzipFile):
+    def __init__(self, path: Path, file: IO[bytes], limit: int) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._path, self._limit, self._n = path, limit, 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read up to ``size`` bytes, or all."""
+        return self._count(super().read(self._limit + 1 - self._n if size is None or size < 0 else size))
+
+    def read1(self, size: int = -1) -> bytes:
+        """Read up to ``size`` bytes with one call of the file."""
+        return self._count(super().read1(size))
+
+    def _count(self, part: bytes) -> bytes:
+        self._n += len(part)
+        check_bytes(self._n, "the unpacked content", self._path, self._limit)
+        return part
 
 
 def _variable(name: str) -> int | None:

@@ -118,9 +118,9 @@ _FIELD_KINDS: dict[str, tuple[str, ...]] = {
         *("data", "model", "config", "train", "supervision", "metrics", "seconds", "versions", "hardware"),
         *("data.options", "data.counts", "data.sizes", "model.options", "groups[]", "history[]"),
     ),
-    "list": ("groups", "warnings", "history", "data.labels", "data.attributes", "data.counts.*"),
+    "list": ("groups", "warnings", "history", "data.labels", "data.attributes"),
     "flag": ("supervision.*",),
-    "integer": ("seed", "groups[].count", "groups[].train_count", "data.sizes.*", "data.counts.*[]"),
+    "integer": ("seed", "groups[].count", "groups[].train_count", "data.sizes.*"),
     "number": ("seconds.*",),
     "number or null": (
         *("peak_memory", "metrics.*", "groups[].accuracy", "groups[].low", "groups[].high", "model.parameters"),

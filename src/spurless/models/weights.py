@@ -140,9 +140,18 @@ def read_weights_info(path: Path | str) -> dict[str, Any]:
         raise _unreadable_error(path, error) from None
     try:
         info = json.loads(metadata.get("spurless", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         info = {}
-    return info if isinstance(info, dict) else {}
+    if not isinstance(info, dict):
+        return {}
+    for key in ("labels", "features"):
+        names = info.get(key)
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            got, hint = str(names)[:40], "Save the weights again."
+            raise InputError(
+                f"{key!r} in the header has the wrong type", where=path, expected="texts", got=got, hint=hint
+            )
+    return info
 
 
 def _remove_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

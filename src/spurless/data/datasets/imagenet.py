@@ -159,7 +159,7 @@ def _read_class_index(path: Path) -> dict[str, str]:
         return {}
     try:
         return {wnid: word.replace("_", " ") for wnid, word in json.loads(path.read_text(encoding="utf-8")).values()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         expected = '{"0": ["n01440764", "tench"], ...}'
         raise InputError("the file is not a class index", where=path, expected=expected) from None
 

@@ -203,7 +203,7 @@ def _read_rows(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
         raise InputError(f"the file is not UTF-8: {error}", where=path) from None
     except (KeyError, TypeError):
         raise InputError(f"a line lacks {', '.join(fields)}", where=f"{path}, line {number}") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"the line is not JSON: {error}", where=f"{path}, line {number}") from None
 
 

@@ -74,7 +74,7 @@ def _create(variant: str, file: Path | None, **options: Any) -> Any:
     try:
         return _import_timm(variant).create_model(variant, **options)
     except (SafetensorError, RuntimeError) as error:
-        if file is None:
+        if file is None and isinstance(error, RuntimeError):
             raise
         raise InputError(
             f"the file does not have the weights of timm:{variant}: {first_line(error)}", where=file

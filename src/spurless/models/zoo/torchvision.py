@@ -9,13 +9,12 @@ it was trained on. A model with pretrained weights takes images in [0, 1] and no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pickle import UnpicklingError
 from typing import Any
 
 from torch import Tensor, nn
 
 from spurless.core.config import CheckedConfig
-from spurless.core.errors import InputError, UnknownNameError
+from spurless.core.errors import InputError, UnknownNameError, first_line
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.models.zoo.normalize import Normalize
@@ -91,13 +90,13 @@ def load_pretrained(variant: str) -> Any:
         # The file is a pickle. Reading it here with weights_only ensures that it contains only tensors, before
         # torchvision opens it from the cache without that check.
         weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    except (OSError, UnpicklingError) as error:
+        options = {key: value for key, value in _EXTRA_OPTIONS.get(variant, {}).items() if key == "aux_logits"}
+        return torchvision.models.get_model(variant, weights=weights, **options)
+    except Exception as error:  # a damaged file, or one of another kind, may raise anything
         raise InputError(
-            f"the weights of torchvision:{variant} could not be read: {error}",
+            f"the weights of torchvision:{variant} could not be read: {first_line(error)}",
             hint=f"Put {weights.url} into the folder hub/checkpoints of TORCH_HOME, or leave out pretrained.",
         ) from None
-    options = {key: value for key, value in _EXTRA_OPTIONS.get(variant, {}).items() if key == "aux_logits"}
-    return torchvision.models.get_model(variant, weights=weights, **options)
 
 
 def _default_weights(variant: str) -> Any:
