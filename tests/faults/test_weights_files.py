@@ -6,6 +6,7 @@ import pickle
 import random
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,10 @@ def good(tmp_path: Path) -> Path:
 
 def use(path: Path) -> None:
     """Use weights as the commands do; only the errors of this package may be raised."""
-    try:
+    with suppress(SpurlessError):
         seed = resolve_seed(path, None)
         check_no_selector(path)
         sp.evaluate(open_model(path, None, {}, DATA, seed), DATA.test)
-    except SpurlessError as error:
-        assert str(error)
 
 
 @pytest.mark.filterwarnings("ignore")

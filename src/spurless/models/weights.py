@@ -147,10 +147,8 @@ def read_weights_info(path: Path | str) -> dict[str, Any]:
     for key in ("labels", "features"):
         names = info.get(key)
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            got, hint = str(names)[:40], "Save the weights again."
-            raise InputError(
-                f"{key!r} in the header has the wrong type", where=path, expected="texts", got=got, hint=hint
-            )
+            what, got = f"{key!r} in the header has the wrong type", str(names)[:40]
+            raise InputError(what, where=path, expected="texts", got=got)
     return info
 
 
