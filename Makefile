@@ -36,7 +36,7 @@ LOWEST = torch torchvision lightning numpy scikit-learn scipy pillow safetensors
 test-lowest:
 	$(PYTHON) -m venv $(VENV)-lowest
 	$(PYTHON) tests/test_dependencies.py $(LOWEST) > $(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python -m pip install --quiet --editable '.[timm]' pytest pytest-timeout \
+	$(VENV)-lowest/bin/python -m pip install --quiet --editable '.[timm,onnx]' pytest pytest-timeout \
 		--constraint $(VENV)-lowest/lowest.txt
 	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -m "not slow" -o filterwarnings=default \
 		tests/core tests/data/loaders tests/metrics tests/models tests/train tests/methods/test_contract.py \

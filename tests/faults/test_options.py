@@ -42,6 +42,10 @@ def all_configs() -> list[type[Any]]:
     return sorted({TrainConfig, *datasets, *models, *methods}, key=lambda kind: f"{kind.__module__}.{kind.__name__}")
 
 
+def make(config: type[Any], values: dict[str, Any], by_option: bool) -> Any:
+    return configure(config, values, "it") if by_option else config(**values)
+
+
 def is_unbounded_number(hint: Any) -> bool:
     """Return whether a type allows any number: an int or a float without a range."""
     if hint in (int, float):
@@ -63,9 +67,9 @@ def test_a_bad_value_is_refused_or_accepted_as_it_is(config: type[Any]) -> None:
     """Both by the constructor and as an option; no exception but an ``InputError``."""
     for part in fields(config):
         for value in BAD_VALUES:
-            for make in (lambda key, bad: config(**{key: bad}), lambda key, bad: configure(config, {key: bad}, "it")):
+            for by_option in (False, True):
                 try:
-                    accepted = getattr(make(part.name, value), part.name)
+                    accepted = getattr(make(config, {part.name: value}, by_option), part.name)
                 except InputError:
                     continue
                 assert not isinstance(accepted, float) or math.isfinite(accepted)

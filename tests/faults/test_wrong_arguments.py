@@ -100,9 +100,10 @@ def test_explanations_wrap_a_plain_module() -> None:
     assert explain.find_target_layer(network, IMAGES) == explain.find_target_layer(wrapped, IMAGES)
     maps = explain.compute_neuron_map(network, IMAGES, 1)
     torch.testing.assert_close(maps, explain.compute_neuron_map(wrapped, IMAGES, 1))
-    for function in (explain.xgradcam, explain.attribute, explain.find_target_layer):
+    refusing: tuple[Callable[..., object], ...] = (explain.xgradcam, explain.attribute, explain.find_target_layer)
+    for refuse in refusing:
         with pytest.raises(InputError, match="module"):
-            function("network", IMAGES)  # type: ignore[operator]
+            refuse("network", IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +122,9 @@ def test_explanations_wrap_a_plain_module() -> None:
     ],
 )
 def test_models_of_absurd_size_are_refused_before_they_are_built(name: str, options: dict[str, Any]) -> None:
+    shape: dict[str, Any] = {"input_shape": (3, 28, 28), "n_classes": 2}
     with pytest.raises(InputError) as caught:
-        sp.build(name, **({"input_shape": (3, 28, 28), "n_classes": 2} | options))
+        sp.build(name, **(shape | options))
     assert caught.value.got is not None
 
 

@@ -149,9 +149,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"the file is not TOML: {error}", where=path) from None
 
 
+def field_types(config: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass that can be set, with their ranges."""
+    return _field_types(config)
+
+
 @cache
-def field_types(config: type[Any]) -> dict[str, Any]:
-    """Return the types of the fields that can be set, with their ranges."""
+def _field_types(config: Any) -> dict[str, Any]:
     hints = get_type_hints(config, include_extras=True)
     return {part.name: hints[part.name] for part in fields(config) if part.init}
 

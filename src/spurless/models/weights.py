@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError
+from spurless.core.errors import InputError, check_type
 from spurless.core.files import replace_file
 from spurless.models.classifier import Classifier, find_head_slots
 from spurless.models.pruning.masks import is_pruned, make_permanent, remove_parametrization
@@ -75,9 +75,7 @@ def load_weights(path: Path | str, model: Classifier) -> None:
         InputError: the file is missing, is a pickle, or does not fit the model.
     """
     path = Path(path)
-    if not isinstance(model, Classifier):
-        got, hint = type(model).__name__, "Wrap it first, and use the result: model = sp.wrap(module)."
-        raise InputError("weights are loaded into a classifier", expected="Classifier", got=got, hint=hint)
+    check_type(model, Classifier, "model", "a Classifier, for example sp.wrap(module)")
     check_has_weights(model)
     if is_pruned(model):
         raise InputError("the model is pruned", where=path, hint="Load into an untrained model, then prune it.")

@@ -9,7 +9,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from spurless.core.errors import InputError, did_you_mean, first_line
+from spurless.core.errors import InputError, check_type, did_you_mean, first_line
 from spurless.core.modules import Input, eval_mode
 from spurless.models.classifier import Classifier, copy_module, find_linear_layers, move_to_device_of, remove_head
 from spurless.models.input_errors import readable_forward_errors
@@ -86,9 +86,7 @@ def _check_kinds(module: nn.Module) -> None:
 
 def check_has_weights(module: nn.Module, *, ran: bool = False) -> None:
     """Raise if weights are on the meta device or lazy layers are not initialized; ``ran``: an example will be run."""
-    if not isinstance(module, nn.Module):
-        got = type(module).__name__
-        raise InputError("the model has the wrong type", expected="a module, for example sp.build(NAME, data)", got=got)
+    check_type(module, nn.Module, "model", "a module, for example sp.build(NAME, data)")
     parts = (part for part in module.modules() if isinstance(part, LazyModuleMixin))
     lazy = next((part for part in parts if part.has_uninitialized_params()), None)
     shapes_only = torch.get_default_device().type == "meta"  # the user wants shapes only

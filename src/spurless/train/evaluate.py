@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError
+from spurless.core.errors import InputError, check_type
 from spurless.core.modules import Input, eval_mode
 from spurless.data.loader import CPU, Loader, sequential_order
 from spurless.data.split import Split
@@ -39,9 +39,7 @@ def logits(model: nn.Module, split: Split, device: torch.device = CPU, workers: 
     Raises:
         InputError: the split is empty, the model does not accept its examples, or it does not return logits.
     """
-    if not isinstance(split, Split):
-        expected = "a Split, such as data.test"
-        raise InputError("'split' has the wrong type", expected=expected, got=type(split).__name__)
+    check_type(split, Split, "split", "a Split, such as data.test")
     check_has_weights(model, ran=True)
     if not len(split):
         raise InputError("the split has no examples", hint="Pass a split with at least one example.")

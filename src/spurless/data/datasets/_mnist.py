@@ -93,7 +93,7 @@ def _read_idx(folder: Path, file: str, name: str) -> Tensor:
     with TemporaryDirectory() as scratch:
         plain = Path(scratch) / file
         try:
-            with packed.open("rb") as file, open_gzip(packed, file) as source, plain.open("wb") as target:
+            with packed.open("rb") as opened, open_gzip(packed, opened) as source, plain.open("wb") as target:
                 shutil.copyfileobj(source, target)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(
