@@ -6,12 +6,13 @@ JOBS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow check docs format clean help
+.PHONY: demo test test-slow test-lowest check docs format clean help
 
 help:
 	@echo "make demo       train a biased classifier, repair it, and write one page that shows the difference"
 	@echo "make test       lint, types and the default tests, in two processes of one thread each (or JOBS=8)"
 	@echo "make test-slow  tests marked slow: documentation, browser, Ray, several processes, long training"
+	@echo "make test-lowest  tests with the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make check      make test, make test-slow and make docs"
 	@echo "make docs       write the generated pages and build the documentation into site/"
 	@echo "make format     format the code"
@@ -29,6 +30,18 @@ test: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(PYTEST) -m slow
 
+# the lowest versions in pyproject.toml, in an environment of its own, with tests of everything that uses them
+LOWEST = torch torchvision lightning numpy scikit-learn scipy pillow safetensors typer rich jinja2 plotly captum \
+	filelock markupsafe threadpoolctl timm
+test-lowest:
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) tests/test_dependencies.py $(LOWEST) > $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --editable '.[timm,onnx]' pytest pytest-timeout \
+		--constraint $(VENV)-lowest/lowest.txt
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -m "not slow" -o filterwarnings=default \
+		tests/core tests/data/loaders tests/metrics tests/models tests/train tests/methods/test_contract.py \
+		tests/methods/test_dfr.py tests/explain tests/reporting tests/cli
+
 check: test test-slow docs
 
 docs: $(VENV)/.dev
@@ -40,7 +53,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) site dist build demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-lowest site dist build demo .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

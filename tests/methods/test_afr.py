@@ -247,12 +247,12 @@ def test_what_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"gamma": -1.0}, r"AFR's gamma must not be negative \(got -1\.0\)"),
-        ({"gamma": math.nan}, "AFR's gamma"),
-        ({"strength": -0.1}, "AFR's strength must not be negative"),
-        ({"held_out": 1.0}, "AFR's held_out must be a fraction of train"),
-        ({"steps": 0}, "AFR's steps must be at least 1"),
-        ({"every": 0}, "AFR's every must be at least 1"),
+        ({"gamma": -1.0}, r"gamma.* must not be negative \(got -1\.0\)"),
+        ({"gamma": math.nan}, "'gamma'"),
+        ({"strength": -0.1}, "strength.* must not be negative"),
+        ({"held_out": 1.0}, "held_out.* must be a fraction"),
+        ({"steps": 0}, "steps.* must be at least 1"),
+        ({"every": 0}, "every.* must be at least 1"),
         ({"on": "test"}, "held-out"),
     ],
 )

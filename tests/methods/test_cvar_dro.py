@@ -122,11 +122,11 @@ def test_several_processes_share_one_worst_case(rank: int) -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(InputError, match=r"CVaR DRO's alpha must be a fraction"):
+    with pytest.raises(InputError, match=r"alpha.* must be a fraction"):
         CVaRDROConfig(alpha=0.0)
-    with pytest.raises(InputError, match=r"CVaR DRO's form must be batch or dual"):
+    with pytest.raises(InputError, match=r"form cannot be"):
         CVaRDROConfig(form="primal")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"eta_lr above 0"):
+    with pytest.raises(InputError, match=r"eta_lr must be above 0"):
         CVaRDROConfig(eta_lr=0.0)
 
 

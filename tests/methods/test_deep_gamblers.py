@@ -201,8 +201,8 @@ def test_a_run_that_was_cut_ends_with_the_same_weights(tmp_path: Path) -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for payoff in (1.0, 0.0, math.inf, math.nan):
-        with pytest.raises(InputError, match="payoff must be above 1"):
+        with pytest.raises(InputError, match=r"payoff must be (above 1|a finite number)"):
             DeepGamblersConfig(payoff)
     for pretrain in (-0.1, 1.0):
-        with pytest.raises(InputError, match="pretrain must be a fraction of the training"):
+        with pytest.raises(InputError, match=r"pretrain.* must be a fraction"):
             DeepGamblersConfig(2.2, pretrain)

@@ -16,7 +16,7 @@ from spurless.data.loaders.tensors import from_tensors
 from spurless.data.split import Splits
 from spurless.fitting import fit
 from spurless.methods import make_method
-from spurless.methods.dfr import group_weights, refit, stratified_folds
+from spurless.methods.dfr import _l1_settings, group_weights, refit, stratified_folds
 from spurless.models import Classifier, build
 from spurless.train.run import Compute
 
@@ -38,8 +38,7 @@ def test_the_folded_head_predicts_what_scikit_learn_predicts_on_scaled_features(
     y = torch.randint(classes, (300,), generator=generator)
     weight, bias, _ = refit(features, y, 0.5, classes)
     scaled = StandardScaler().fit_transform(features.double().numpy())
-    settings = {"solver": "liblinear"} if classes == 2 else {"solver": "saga", "max_iter": 1000, "tol": 1e-3}
-    theirs = LogisticRegression(l1_ratio=1.0, C=0.5, random_state=0, **settings).fit(scaled, y.numpy())
+    theirs = LogisticRegression(C=0.5, random_state=0, **_l1_settings(binary=classes == 2)).fit(scaled, y.numpy())
     ours = (features @ weight.T + bias).softmax(dim=1).double()
     torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(scaled)), atol=1e-4, rtol=0)
 
@@ -222,7 +221,7 @@ def test_a_weighted_regression_that_is_cut_off_is_one_warning(monkeypatch: pytes
 
 
 def test_one_fold_is_refused() -> None:
-    with pytest.raises(InputError, match=r"DFR's folds must be at least 2 \(got 1\)"):
+    with pytest.raises(InputError, match=r"folds.* must be at least 2 \(got 1\)"):
         make_method("dfr", balance="weight", folds=1)
 
 
@@ -276,8 +275,7 @@ def test_classes_that_are_not_there_keep_their_place_and_are_never_predicted(see
     features[torch.arange(200), y] += 3
     weight, bias, _ = refit(features, y, 1.0, 4)
     scaled = StandardScaler().fit_transform(features.double().numpy())
-    settings = {"solver": "liblinear"} if len(seen) == 2 else {"solver": "saga", "max_iter": 1000, "tol": 1e-3}
-    theirs = LogisticRegression(l1_ratio=1.0, C=1.0, random_state=0, **settings).fit(scaled, y.numpy())
+    theirs = LogisticRegression(C=1.0, random_state=0, **_l1_settings(binary=len(seen) == 2)).fit(scaled, y.numpy())
     ours = (features @ weight.T + bias).softmax(dim=1).double()
     torch.testing.assert_close(ours[:, list(seen)], torch.from_numpy(theirs.predict_proba(scaled)), atol=1e-4, rtol=0)
     assert ours.sum(dim=0)[[label for label in range(4) if label not in seen]].max() == 0

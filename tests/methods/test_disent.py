@@ -144,9 +144,9 @@ def test_raises_the_accuracy_where_the_shortcut_misleads_without_any_attribute()
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(InputError, match=r"DisEnt's swap_after must not be negative \(got -1"):
+    with pytest.raises(InputError, match=r"swap_after.* must not be negative \(got -1"):
         DisEntConfig(swap_after=-1)
-    with pytest.raises(InputError, match=r"DisEnt's swap_bias must not be negative"):
+    with pytest.raises(InputError, match=r"swap_bias.* must not be negative"):
         DisEntConfig(swap_bias=-0.1)
-    with pytest.raises(InputError, match=r"DisEnt's q must be a fraction"):
+    with pytest.raises(InputError, match=r"q.* must be a fraction"):
         DisEntConfig(q=2.0)

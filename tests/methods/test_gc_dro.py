@@ -208,9 +208,7 @@ def test_the_presets_are_those_of_the_authors_scripts() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"GC-DRO's beta must be a fraction \(expected above 0 and at most 1, got 0\.0\)"
-    ):
+    with pytest.raises(InputError, match=r"beta.* must be a fraction \(expected above 0 and at most 1, got 0\.0\)"):
         GCDROConfig(beta=0.0)
-    with pytest.raises(InputError, match=r"GC-DRO's example_floor must be a fraction"):
+    with pytest.raises(InputError, match=r"example_floor.* must be a fraction"):
         GCDROConfig(example_floor=2.0)

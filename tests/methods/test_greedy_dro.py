@@ -129,10 +129,8 @@ def test_with_all_the_data_as_the_worst_case_or_in_one_domain_it_is_erm() -> Non
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"Greedy DRO's alpha must be a fraction \(expected above 0 and at most 1, got 0\.0\)"
-    ):
+    with pytest.raises(InputError, match=r"alpha.* must be a fraction \(expected above 0 and at most 1, got 0\.0\)"):
         GreedyDROConfig(alpha=0.0)
     for name in ("ema", "count_ema", "floor"):
-        with pytest.raises(InputError, match=f"Greedy DRO's {name} must be a fraction"):
+        with pytest.raises(InputError, match=f"{name} must be a fraction"):
             GreedyDROConfig(**{name: 1.1})

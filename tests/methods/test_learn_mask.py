@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from spurless.core.config import Count, Positive
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.data.datasets.synthetic import PlantedConfig, planted
 from spurless.data.loader import weighted_order
@@ -20,7 +21,6 @@ from spurless.methods._learn_mask import (
     MaskTraining,
     Penalty,
     Subnetwork,
-    check_mask_training,
     check_prunable_model,
     copy_pruned,
     examples_per_snapshot,
@@ -46,9 +46,9 @@ class Learning(MaskTraining):
 
     squashed: bool = False
     init: float = 0.5
-    prune_steps: int = 40
-    prune_lr: float = 0.05
-    batch_size: int = 32
+    prune_steps: Count = 40
+    prune_lr: Positive = 0.05
+    batch_size: Count = 32
 
 
 def net(data: Splits = DATA) -> Classifier:
@@ -233,13 +233,13 @@ def test_a_reset_model_has_the_initial_weights_and_the_mask() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"prune_steps": 0}, "Who's prune_steps must be at least 1"),
-        ({"batch_size": 0}, "Who's batch_size must be at least 1"),
-        ({"prune_lr": 0.0}, "Who's prune_lr must be above 0"),
-        ({"tau": -1.0}, "Who's tau must be above 0"),
-        ({"sparsity": -1e-8}, "Who's sparsity must not be negative"),
+        ({"prune_steps": 0}, "prune_steps.* must be at least 1"),
+        ({"batch_size": 0}, "batch_size.* must be at least 1"),
+        ({"prune_lr": 0.0}, "prune_lr.* must be above 0"),
+        ({"tau": -1.0}, "tau.* must be above 0"),
+        ({"sparsity": -1e-8}, "sparsity.* must not be negative"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, float], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        check_mask_training(Learning(**options), "Who")  # type: ignore[arg-type]
+        Learning(**options)  # type: ignore[arg-type]

@@ -70,9 +70,9 @@ def test_one_level_for_all_maps_where_the_threshold_is_the_mean() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"epochs": 0}, "MaskTune's epochs and iterations must be at least 1"),
-        ({"iterations": 0}, "MaskTune's epochs and iterations must be at least 1"),
-        ({"top": 1.0}, "MaskTune's top must be a fraction of the pixels"),
+        ({"epochs": 0}, "must be at least 1"),
+        ({"iterations": 0}, "must be at least 1"),
+        ({"top": 1.0}, "top.* must be a fraction"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:

@@ -193,7 +193,7 @@ def test_a_run_that_was_cut_ends_with_the_same_weights(tmp_path: Path) -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for name in ("price", "ascent", "descent", "slack"):
-        with pytest.raises(InputError, match=rf"one-sided prediction's {name} must not be negative"):
+        with pytest.raises(InputError, match=rf"{name} must not be negative"):
             OneSidedConfig(**{name: -1.0})
-    with pytest.raises(InputError, match="alpha must be a fraction"):
+    with pytest.raises(InputError, match=r"alpha.* must be a fraction"):
         OneSidedConfig(alpha=0.0)

@@ -311,11 +311,11 @@ def test_another_seed_prunes_others() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"candidates": 0}, r"pruning's candidates must be at least 1"),
-        ({"probability": 1.5}, r"pruning's probability must be a fraction"),
-        ({"start_epoch": 1200}, r"pruning's start_epoch must be one of its epochs"),
-        ({"floor": 2.0}, r"pruning's floor must be a fraction"),
-        ({"target_sparsity": 1.0}, r"pruning's target_sparsity must be a fraction of the weights"),
+        ({"candidates": 0}, r"candidates.* must be at least 1"),
+        ({"probability": 1.5}, r"probability.* must be a fraction"),
+        ({"start_epoch": 1200}, r"start_epoch must be one of its epochs"),
+        ({"floor": 2.0}, r"floor.* must be a fraction"),
+        ({"target_sparsity": 1.0}, r"target_sparsity.* must be a fraction"),
         ({"target_sparsity": 0.5, "probability": 0.0}, r"needs a probability above 0"),
     ],
 )

@@ -189,10 +189,10 @@ def test_one_class_and_other_heads_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"n": 0}, "SELF's n must be at least 1"),
-        ({"batches": 0}, "SELF's batches must be at least 1"),
-        ({"early": 1.0}, "SELF's early must be a fraction"),
-        ({"dropout": 0.0}, "SELF's dropout must be a fraction"),
+        ({"n": 0}, "n.* must be at least 1"),
+        ({"batches": 0}, "batches.* must be at least 1"),
+        ({"early": 1.0}, "early.* must be a fraction"),
+        ({"dropout": 0.0}, "dropout.* must be a fraction"),
         ({"disagreement": "late"}, "early"),
     ],
 )

@@ -118,6 +118,6 @@ def _load_masks(path: Path) -> Tensor:
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except FileNotFoundError:
         raise InputError("no such file of masks", where=path) from None
-    except (ValueError, TypeError, OSError, EOFError):  # NumPy's own message is about pickles
+    except (ValueError, TypeError, OSError, EOFError, MemoryError):  # NumPy's own message is about pickles
         expected = "one array of (N, height, width), as np.save writes it"
         raise InputError("the masks cannot be read", where=path, expected=expected) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from spurless.models.classifier import Classifier
 
 HUGGING_FACE_FILES = ("dataset_dict.json", "dataset_info.json")  # which save_to_disk writes
-SIZE_OPTIONS = ("width", "hidden", "depth", "channels", "vocabulary")  # of models, at least 1
 RESERVED = {
     "dataset": ("name",),
     "method": ("name", "preset", "options"),
@@ -237,11 +235,6 @@ def build_model(
     from spurless.models import build
 
     check_option_names("model", name, options, "It is set by --model, --data and --seed.")
-    if ":" not in name:  # other libraries check their own options
-        for key in SIZE_OPTIONS:
-            numbers = re.findall(r"-?\d+", str(options.get(key, "")))
-            if any(int(number) < 1 for number in numbers):
-                raise InputError(f"option {key!r} of {name} is too small", expected="1 or more", got=options[key])
     return build(name, splits, seed=seed, load_pretrained=load_pretrained, **options)
 
 

@@ -270,7 +270,9 @@ class RowStore:
 
     def _read_header(self) -> dict[str, Any] | None:
         """Return the header; None if it is missing or does not fit the file."""
-        with suppress(OSError, ValueError, LookupError, TypeError):  # a foreign file may contain anything
+        with suppress(
+            OSError, ValueError, LookupError, TypeError, RecursionError
+        ):  # a foreign file may contain anything
             header: dict[str, Any] = json.loads(self.path("json").read_text())
             row_shape, stops = tuple(header["shape"][1:]), [stop for stop, _ in header["blocks"]]
             has_size = self.path("rows").stat().st_size == self._n_bytes(row_shape)

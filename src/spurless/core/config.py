@@ -1,17 +1,94 @@
-"""Build configuration dataclasses from command-line options or TOML files, with checked names and types."""
+"""Build configuration dataclasses from options or TOML files, with checked names, types and ranges."""
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from spurless.core.errors import InputError, did_you_mean
 
 C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The allowed values of a number, as metadata of its type; NaN and infinity are never allowed.
+
+    Example:
+        >>> Range(1, 100).check(0, "Config.steps")
+        Traceback (most recent call last):
+        spurless.core.errors.InputError: Config.steps must be at least 1 (got 0).
+    """
+
+    low: float
+    high: float
+    above: bool = False  # whether ``low`` itself is excluded
+    below: bool = False  # whether ``high`` itself is excluded
+
+    def check(self, number: float, what: str) -> None:
+        """Raise if a number is not in the range."""
+        too_low = number <= self.low if self.above else number < self.low
+        too_high = number >= self.high if self.below else number > self.high
+        if isinstance(number, float) and not math.isfinite(number):
+            raise InputError(f"{what} must be a finite number", got=number)
+        if not (too_low or too_high):
+            return
+        low = f"{'above' if self.above else 'at least'} {self.low:,}"
+        high = f"{'below' if self.below else 'at most'} {self.high:,}"
+        if (self.low, self.high) == (0, 1):
+            expected = f"{low} and {high}" if self.above or self.below else "0 to 1"
+            raise InputError(f"{what} must be a fraction", expected=expected, got=number)
+        rule = "not be negative" if too_low and self.low == 0 and not self.above else f"be {low if too_low else high}"
+        raise InputError(f"{what} must {rule}", got=number)
+
+
+MAX_COUNT = 10**9
+MAX_NUMBER = 1e30  # far below the largest number of float32, which PyTorch computes with
+Count = Annotated[int, Range(1, MAX_COUNT)]
+"""Number of epochs, steps, examples and the like."""
+CountOrZero = Annotated[int, Range(0, MAX_COUNT)]
+Width = Annotated[int, Range(1, 10**6)]
+"""Number of units or channels of a layer."""
+SeedNumber = Annotated[int, Range(-(2**63), 2**63 - 1)]
+Finite = Annotated[float, Range(-MAX_NUMBER, MAX_NUMBER)]
+Positive = Annotated[float, Range(0, MAX_NUMBER, above=True)]
+NotNegative = Annotated[float, Range(0, MAX_NUMBER)]
+Fraction = Annotated[float, Range(0, 1)]
+PositiveFraction = Annotated[float, Range(0, 1, above=True)]
+FractionBelowOne = Annotated[float, Range(0, 1, below=True)]
+InnerFraction = Annotated[float, Range(0, 1, above=True, below=True)]
+
+
+class CheckedConfig:
+    """Base class of dataclasses that checks the type and the range of every field.
+
+    A subclass with a ``__post_init__`` of its own calls this one first.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Config(CheckedConfig):
+        ...     rate: NotNegative = 0.1
+        >>> Config(-1.0)
+        Traceback (most recent call last):
+        spurless.core.errors.InputError: Config.rate must not be negative (got -1.0).
+
+    Raises:
+        InputError: a value has the wrong type or is out of range.
+    """
+
+    def __post_init__(self) -> None:
+        config: Any = type(self)
+        for name, hint in field_types(config).items():
+            value, what = getattr(self, name), f"{config.__name__}.{name}"
+            converted = _convert(hint, value, what)
+            if converted is not value and not _is_same(converted, value):
+                raise _wrong_type(what, _describe_type(hint), value)
 
 
 def configure(config: type[C], options: Mapping[str, Any], owner: str) -> C:
@@ -30,8 +107,8 @@ def configure(config: type[C], options: Mapping[str, Any], owner: str) -> C:
     """
     if not is_dataclass(config):
         raise TypeError(f"{config} is not a dataclass")
-    hints = get_type_hints(config)
-    known = {f.name for f in fields(config) if f.init}
+    hints = field_types(config)
+    known = set(hints)
     values = {}
     for key, value in options.items():
         name = key.replace("-", "_")
@@ -68,12 +145,44 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, IsADirectoryError) as error:
         what = "this is a folder" if isinstance(error, IsADirectoryError) else "no such file"
         raise InputError(what, where=path, expected="a TOML file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"the file is not TOML: {error}", where=path) from None
+
+
+def field_types(config: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass that can be set, with their ranges."""
+    return _field_types(config)
+
+
+@cache
+def _field_types(config: Any) -> dict[str, Any]:
+    hints = get_type_hints(config, include_extras=True)
+    return {part.name: hints[part.name] for part in fields(config) if part.init}
+
+
+def _is_same(converted: Any, value: Any) -> bool:
+    """Return whether conversion, which accepts text for numbers, has left a value as it was."""
+    if isinstance(converted, tuple) and isinstance(value, list | tuple):
+        return len(converted) == len(value) and all(map(_is_same, converted, value))
+    if isinstance(value, str) != isinstance(converted, str):
+        return False
+    return not (isinstance(converted, int) and isinstance(value, float)) and bool(converted == value)
+
+
+def _describe_type(hint: Any) -> str:
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
 
 
 def _convert(hint: Any, value: Any, what: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        converted = _convert(arguments[0], value, what)
+        for rule in arguments[1:]:
+            if isinstance(rule, Range):
+                rule.check(converted, what)
+        return converted
     if origin in (Union, UnionType):
         return _convert_union(arguments, value, what)
     if origin is Literal:
@@ -127,7 +236,7 @@ def _convert_number(hint: Any, value: Any, what: str) -> int | float:
     expected = "an integer" if hint is int else "a number"
     try:
         number: int | float = hint(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last for several numbers
         raise _wrong_type(what, expected, value) from None
     # true in TOML is not a number, and 2.5 is not an integer
     if isinstance(value, bool) or (isinstance(value, float) and number != value and value == value):

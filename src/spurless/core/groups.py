@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.errors import InputError, MissingAttributesError
+from spurless.core.limits import check_groups
 
 CHUNK_ROWS = 1 << 16  # examples whose membership in overlapping groups is computed at once
 
@@ -37,6 +38,9 @@ class Groups:
     overlap: bool = False
     mixed: bool = False  # whether groups are domains: attribute values that mix labels
 
+    def __post_init__(self) -> None:
+        check_groups([len(self)], "groups")
+
     @classmethod
     def crossed(cls, labels: tuple[str, ...], columns: Mapping[str, tuple[str, ...]]) -> Groups:
         """Return groups of several crossed attributes: every combination of values is one attribute value.
@@ -48,6 +52,7 @@ class Groups:
             >>> faces.name(6)
             'yes, m & young'
         """
+        check_groups([len(labels), *map(len, columns.values())], "groups (combinations of classes and attributes)")
         values = tuple(" & ".join(combination) for combination in product(*columns.values()))
         return cls(labels, values, tuple(columns.items()))
 

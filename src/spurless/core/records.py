@@ -82,14 +82,14 @@ class Record:
         """Parse one line, or raise if it is not a record of this schema."""
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InputError("the line is not JSON", where=where, hint=RESTORE_HINT) from None
         if not isinstance(row, dict) or row.get("schema") != SCHEMA:
             what, got = "the line is not a record of this version", type(row).__name__
             got = row.get("schema", "none") if isinstance(row, dict) else got
             raise InputError(what, where=where, expected=f"schema {SCHEMA}", got=got)
         known = {f.name for f in fields(cls)}
-        _check_types(row, where)
+        _check_kinds(row, where)
         try:
             row["groups"] = tuple(GroupRow(**group) for group in row["groups"])
             row["warnings"], row["history"] = tuple(row["warnings"]), tuple(row["history"])
@@ -100,22 +100,68 @@ class Record:
             raise InputError(f"the record is incomplete: {error}", where=where) from None
 
 
-_OBJECTS = ("data", "model", "config", "train", "supervision", "metrics", "seconds", "versions", "hardware")
-_FIELD_TYPES: dict[tuple[type, str], tuple[str, ...]] = {
-    (dict, "an object"): _OBJECTS,
-    (list, "a list"): ("groups", "warnings", "history"),
-    (str, "text"): ("method", "selection", "cell", "key", "command", "time", "title"),
-    (int, "an integer"): ("seed",),
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "object": ((dict,), "an object"),
+    "list": ((list,), "a list"),
+    "text": ((str,), "text"),
+    "flag": ((bool,), "true or false"),
+    "integer": ((int,), "an integer"),
+    "number": ((int, float), "a finite number"),
 }
-"""Types of the fields; an invalid ``selective`` is not an error, but left out of pages."""
+_FIELD_KINDS: dict[str, tuple[str, ...]] = {
+    "text": (
+        *("method", "selection", "cell", "key", "command", "time", "title", "groups[].name", "warnings[]"),
+        *("data.name", "data.fingerprint", "data.part", "data.labels[]", "data.attributes[]", "model.name"),
+    ),
+    "text or null": ("commit", "versions.*"),
+    "object": (
+        *("data", "model", "config", "train", "supervision", "metrics", "seconds", "versions", "hardware"),
+        *("data.options", "data.counts", "data.sizes", "model.options", "groups[]", "history[]"),
+    ),
+    "list": ("groups", "warnings", "history", "data.labels", "data.attributes"),
+    "flag": ("supervision.*",),
+    "integer": ("seed", "groups[].count", "groups[].train_count", "data.sizes.*"),
+    "number": ("seconds.*",),
+    "number or null": (
+        *("peak_memory", "metrics.*", "groups[].accuracy", "groups[].low", "groups[].high", "model.parameters"),
+        *("model.flops", "model.kept_parameters", "model.kept_flops", "model.sparsity"),
+    ),
+}
+"""Kinds of the fields, where present; an invalid ``selective`` is not an error, but left out of pages."""
+MAX_INTEGER = 2**63
 
 
-def _check_types(row: dict[str, Any], where: str) -> None:
-    for (kind, expected), names in _FIELD_TYPES.items():
-        for name in names:
-            if name in row and not isinstance(row[name], kind):
-                what, got = f"{name!r} of the record has the wrong type", json.dumps(row[name])[:40]
+def _check_kinds(row: dict[str, Any], where: str) -> None:
+    """Raise for the first field of another kind; ``a.*`` are the values of an object, ``a[]`` those of a list."""
+    for kinds, paths in _FIELD_KINDS.items():
+        kind, _, null = kinds.partition(" or ")
+        types, expected = _KINDS[kind]
+        for path in paths:
+            for name, value in _values_at(row, path.replace("[]", ".[]").split(".")):
+                if (value is None and null) or (isinstance(value, types) and _is_plain(value, kind)):
+                    continue
+                what, got = f"{name!r} of the record has the wrong type", json.dumps(value)[:40]
+                expected = f"{expected} or null" if null else expected
                 raise InputError(what, where=where, expected=expected, got=got, hint=RESTORE_HINT)
+
+
+def _is_plain(value: Any, kind: str) -> bool:
+    """Return whether a number is one: not true or false, nor infinite, nor too large for a page."""
+    if kind not in ("integer", "number"):
+        return True
+    return not isinstance(value, bool) and abs(value) < MAX_INTEGER  # false for NaN
+
+
+def _values_at(value: Any, parts: list[str], name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield name and value of every field at a path; missing ones, and those in parts of another kind, are left out."""
+    if not parts:
+        yield name, value
+    elif parts[0] == "[]":
+        for i, item in enumerate(value if isinstance(value, list) else ()):
+            yield from _values_at(item, parts[1:], f"{name}[{i}]")
+    elif isinstance(value, dict):
+        for key in value if parts[0] == "*" else {parts[0]} & value.keys():
+            yield from _values_at(value[key], parts[1:], f"{name}.{key}".removeprefix("."))
 
 
 def append_record(path: Path | str, record: Record) -> None:
@@ -209,7 +255,7 @@ def _repair(descriptor: int) -> None:
 def _is_json(text: bytes) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -250,4 +296,4 @@ def is_cut_off(record: Record) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and abs(value) < MAX_INTEGER else None

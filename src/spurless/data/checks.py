@@ -147,22 +147,6 @@ def _shape(x: Input | Source) -> tuple[int, ...] | None:
     return tuple(x.shape[1:]) if isinstance(x, Tensor) else None
 
 
-def check_fractions(card: Card, config: Any, *options: str) -> None:
-    """Raise if an option is not a fraction; None is allowed."""
-    for option in options:
-        fraction = getattr(config, option)
-        if fraction is not None and not 0 <= fraction <= 1:
-            raise InputError(f"option {option!r} must be a fraction", where=card.name, expected="0 to 1", got=fraction)
-
-
-def check_minimum(card: Card, config: Any, **minimum: int) -> None:
-    """Raise if an option is below its minimum."""
-    for option, limit in minimum.items():
-        if getattr(config, option) < limit:
-            what = f"option {option!r} must be at least {limit}"
-            raise InputError(what, where=card.name, got=getattr(config, option))
-
-
 def check_choice(card: Card, config: Any, option: str, choices: Sequence[str]) -> None:
     """Raise if an option is not one of its choices."""
     if getattr(config, option) not in choices:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.errors import InputError, SpurlessError
+from spurless.core.limits import check_bytes
 from spurless.core.modules import Input
 from spurless.core.seeds import Seeds
 from spurless.data.split import Batch, Source, Split, map_input
@@ -45,6 +46,7 @@ def weighted_order(weights: Tensor, seeds: Seeds, n: int | None = None) -> Order
         raise InputError("sampling weights must be finite, non-negative and not all zero")
     total = weights.cumsum(0)
     length = len(weights) if n is None else n
+    check_bytes(3 * 8 * length, "an epoch")  # of u, its bins and the result
 
     def order(epoch: int) -> Tensor:
         # by inverse transform: torch.multinomial supports at most 2**24 examples

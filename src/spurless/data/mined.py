@@ -125,7 +125,7 @@ class MinedExamples:
                 score, chosen, how, source = (arrays[key] for key in _KEYS)
         except FileNotFoundError:
             raise InputError("no such file", where=path, expected="a file that MinedExamples.save wrote") from None
-        except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, BadZipFile, MemoryError) as error:
             raise InputError(f"the file does not contain mined examples: {error}", where=path, hint=hint) from None
         kinds = score.dtype.kind, chosen.dtype.kind, how.dtype.kind, source.dtype.kind
         if kinds != ("f", "b", "U", "U") or score.ndim != 1 or score.shape != chosen.shape:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError, first_line
 from spurless.core.modules import Input
@@ -31,6 +31,7 @@ from spurless.explain.gradients import (
 from spurless.explain.tokens import attribute_tokens, find_special_tokens, get_token_ids
 from spurless.models.classifier import Classifier
 from spurless.models.input_errors import readable_forward_errors
+from spurless.models.wrapping import wrap
 
 STEPS = 50  # number of points between the baseline and the image; captum's default
 ROWS = 256  # maximum rows per forward pass, for any number of images and steps
@@ -42,12 +43,12 @@ AttributionFunction: TypeAlias = Callable[[Classifier, Tensor, Tensor, int], Ten
 
 
 def attribute(
-    model: Classifier, x: Input, target: Tensor | None = None, *, how: str = "integrated-gradients", steps: int = STEPS
+    model: nn.Module, x: Input, target: Tensor | None = None, *, how: str = "integrated-gradients", steps: int = STEPS
 ) -> Tensor:
     """Return the signed attribution of the explained logit to each input value, in the shape of ``x``.
 
     Args:
-        model: any classifier of tensors; it is not changed.
+        model: any classifier of tensors; it is not changed, and a plain module is wrapped.
         x: images, or rows of features, as the model takes them.
         target: the class to explain, one per example; by default the predicted one.
         how: ``"integrated-gradients"``, ``"deeplift"``, ``"input-gradient"`` or ``"gradient-x-input"``.
@@ -67,6 +68,7 @@ def attribute(
     """
     if how not in ATTRIBUTIONS:
         raise UnknownNameError("attribution", how, ATTRIBUTIONS)
+    model = wrap(model)
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2 or not len(x):
         raise InputError(
             f"attributions of {model.name} need a float tensor",
@@ -86,13 +88,14 @@ def attribute(
 
 
 def compute_attribution_map(
-    model: Classifier, x: Input, target: Tensor | None = None, *, how: str = "integrated-gradients"
+    model: nn.Module, x: Input, target: Tensor | None = None, *, how: str = "integrated-gradients"
 ) -> Tensor:
     """Return the absolute attributions, summed over channels and scaled to [0, 1] in each example.
 
     Images give ``(N, height, width)``; rows of features keep their shape. Texts give ``(N, length)``, with 0 at special
     tokens.
     """
+    model = wrap(model)
     if isinstance(x, dict):
         get_token_ids(model, x)  # raises for other dicts
         return scale_to_unit_range(attribute_tokens(model, x, target, how=how, special=find_special_tokens(x)), EPSILON)

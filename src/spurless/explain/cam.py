@@ -29,6 +29,7 @@ from spurless.explain.gradients import forward_hooks, input_gradient_mode, sum_e
 from spurless.explain.target_layer import Grid, TargetLayer, check_image_batch, find_target_layer
 from spurless.models.classifier import Classifier
 from spurless.models.input_errors import readable_forward_errors
+from spurless.models.wrapping import wrap
 
 EPSILON = 1e-7  # of pytorch-grad-cam, against division by 0
 
@@ -37,7 +38,7 @@ WeightFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def xgradcam(
-    model: Classifier, x: Tensor, target: Tensor | None = None, *, layer: str | TargetLayer | None = None
+    model: nn.Module, x: Tensor, target: Tensor | None = None, *, layer: str | TargetLayer | None = None
 ) -> Tensor:
     """Return the xGradCAM of every image.
 
@@ -63,7 +64,7 @@ def xgradcam(
 
 
 def gradcam(
-    model: Classifier, x: Tensor, target: Tensor | None = None, *, layer: str | TargetLayer | None = None
+    model: nn.Module, x: Tensor, target: Tensor | None = None, *, layer: str | TargetLayer | None = None
 ) -> Tensor:
     """Return the Grad-CAM of every image; arguments as for :func:`xgradcam`."""
     return _cam(model, x, target, layer, gradcam_weights)
@@ -142,8 +143,9 @@ def activations_and_gradients(
 
 
 def _cam(
-    model: Classifier, x: Tensor, target: Tensor | None, layer: str | TargetLayer | None, weigh: WeightFunction
+    model: nn.Module, x: Tensor, target: Tensor | None, layer: str | TargetLayer | None, weigh: WeightFunction
 ) -> Tensor:
+    model = wrap(model)
     check_image_batch(model, x)
     at = layer if isinstance(layer, TargetLayer) else find_target_layer(model, x, layer)
     activations, gradients = activations_and_gradients(model, x, target, at)

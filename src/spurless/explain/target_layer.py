@@ -31,6 +31,7 @@ from spurless.core.modules import Input
 from spurless.explain.gradients import NoGradientError, forward_hooks, input_gradient_mode
 from spurless.models.classifier import Classifier
 from spurless.models.input_errors import readable_forward_errors
+from spurless.models.wrapping import wrap
 
 MAX_PREFIX_TOKENS = 8  # a class token, a distillation token, registers
 
@@ -95,11 +96,11 @@ class Candidate:
         return id(self.output), self.version
 
 
-def find_target_layer(model: Classifier, x: Input, layer: str | None = None) -> TargetLayer:
+def find_target_layer(model: nn.Module, x: Input, layer: str | None = None) -> TargetLayer:
     """Find the layer for heat maps by running the first example, or return the given one.
 
     Args:
-        model: any classifier of images.
+        model: any classifier of images; a plain module is wrapped.
         x: at least one image, as the model takes it.
         layer: a name as in ``model.named_modules()``; the prefix ``backbone.`` may be left out.
 
@@ -113,6 +114,7 @@ def find_target_layer(model: Classifier, x: Input, layer: str | None = None) -> 
         NoGradientError: the model has no gradient with respect to its input.
         InputError: the layer does not exist, or the model does not accept the input.
     """
+    model = wrap(model)
     image = check_image_batch(model, x)
     with input_gradient_mode(model):
         candidates, runs, features = _find_candidates(model, image)

@@ -24,6 +24,7 @@ from spurless.explain.gradients import (
 )
 from spurless.models.classifier import Classifier
 from spurless.models.input_errors import readable_forward_errors
+from spurless.models.wrapping import wrap
 from spurless.models.zoo.transformers import CPU_BATCH_SIZE
 
 ROWS = 256  # texts per forward pass, unless the model splits them further
@@ -35,7 +36,7 @@ PATH_POINTS: dict[str, tuple[float, ...]] = {
 
 
 def attribute_tokens(
-    model: Classifier,
+    model: nn.Module,
     x: dict[str, Tensor],
     target: Tensor | None = None,
     *,
@@ -57,6 +58,7 @@ def attribute_tokens(
     """
     if how not in PATH_POINTS:
         raise UnknownNameError("attribution of tokens", how, PATH_POINTS)
+    model = wrap(model)
     ids = get_token_ids(model, x)
     keep = x["attention_mask"].bool() if "attention_mask" in x else torch.ones_like(ids, dtype=torch.bool)
     if special is not None:

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from spurless.core.config import CheckedConfig, Count, NotNegative, Positive
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.loader import Order
@@ -59,15 +60,15 @@ def tune_head(head: nn.Module, features: Split, order: Order, run: Run, stage: s
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadTraining:
+class HeadTraining(CheckedConfig):
     """How long and how fast a head is tuned; by default as NeuronTune, table 10."""
 
-    epochs: int = 40
-    batches: int = 200  # per epoch
-    batch_size: int = 128
+    epochs: Count = 40
+    batches: Count = 200  # per epoch
+    batch_size: Count = 128
     optimiser: Optimiser = "sgd"
-    lr: float = 1e-3
-    weight_decay: float = 1e-4
+    lr: Positive = 1e-3
+    weight_decay: NotNegative = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)

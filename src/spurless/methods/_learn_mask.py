@@ -11,11 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from spurless.core.config import CheckedConfig, Count, Finite, NotNegative, Positive
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.data.loader import Loader
 from spurless.data.mined import MinedExamples
 from spurless.data.split import Batch, Split, Splits
-from spurless.methods._config import check_counts, check_not_negative, check_positive, constant_lr_config
+from spurless.methods._config import constant_lr_config
 from spurless.metrics.intervals import wilson_intervals
 from spurless.models.classifier import Classifier
 from spurless.models.pruning.learned_masks import (
@@ -99,24 +100,17 @@ class Subnetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskTraining:
+class MaskTraining(CheckedConfig):
     """How a mask is learned."""
 
     squashed: bool = True
-    init: float = 1.5  # of every logit
-    tau: float = 1.0  # of the soft sample
+    init: Finite = 1.5  # of every logit
+    tau: Positive = 1.0  # of the soft sample
     penalty: Penalty = "signed"
-    sparsity: float = 1e-8  # lambda_1, the weight of the penalty
-    prune_steps: int = 2000
-    prune_lr: float = 1e-2  # of Adam
-    batch_size: int = 256
-
-
-def check_mask_training(config: MaskTraining, method: str) -> None:
-    """Raise if a field is out of range."""
-    check_counts(config, method, "prune_steps", "batch_size")
-    check_positive(config, method, "prune_lr", "tau")
-    check_not_negative(config, method, "sparsity")
+    sparsity: NotNegative = 1e-8  # lambda_1, the weight of the penalty
+    prune_steps: Count = 2000
+    prune_lr: Positive = 1e-2  # of Adam
+    batch_size: Count = 256
 
 
 def examples_per_snapshot(steps: int, batch_size: int) -> int:

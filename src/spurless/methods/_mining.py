@@ -39,8 +39,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from spurless.core.cache import cached_tensors
+from spurless.core.config import CheckedConfig, Count, FractionBelowOne, NotNegative, Positive, PositiveFraction
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.hashing import architecture_hash, content_hash
+from spurless.core.limits import check_bytes
 from spurless.core.provenance import versions
 from spurless.core.seeds import Seeds
 from spurless.data.loader import Order, shuffled_order
@@ -61,40 +63,36 @@ How = Literal["gce", "early", "ensemble"]
 
 
 @dataclass(frozen=True)
-class MiningConfig:
+class MiningConfig(CheckedConfig):
     """How the biased network is trained, independently of the network that uses the mined examples."""
 
     how: How = "gce"
-    q: float = 0.7  # of the generalised cross-entropy; LfF
-    eta: float = 0.05  # confidence above which the ensemble learns from an example
-    tau: float = 0.8  # the ensemble's score above which an example is chosen
-    peers: int = 1  # networks of the ensemble; 2: Zhao et al.
-    ascent: float = 0.0  # Zhao et al.: 1e-4, gradient ascent from the second epoch on where only the peer is unsure
+    q: PositiveFraction = 0.7  # of the generalised cross-entropy; LfF
+    eta: PositiveFraction = 0.05  # confidence above which the ensemble learns from an example
+    tau: PositiveFraction = 0.8  # the ensemble's score above which an example is chosen
+    peers: Literal[1, 2] = 1  # networks of the ensemble; 2: Zhao et al.
+    ascent: NotNegative = 0.0
+    """rate of gradient ascent from the second epoch on, where only the peer is unsure; Zhao et al.: 1e-4"""
     optimiser: Optimiser = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
-    beta2: float = 0.999
-    weight_decay: float = 1e-4
-    epochs: int = 20
-    steps: int | None = 2000  # overrides epochs
-    batch_size: int = 256
-    decay_steps: int | None = None  # multiply the learning rate by decay_factor after every decay_steps steps
-    decay_factor: float = 0.1
+    lr: Positive = 0.1
+    momentum: FractionBelowOne = 0.9
+    beta2: FractionBelowOne = 0.999
+    weight_decay: NotNegative = 1e-4
+    epochs: Count = 20
+    steps: Count | None = 2000  # overrides epochs
+    batch_size: Count = 256
+    decay_steps: Count | None = None  # multiply the learning rate by decay_factor after every decay_steps steps
+    decay_factor: NotNegative = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("q", "eta", "tau"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InputError(f"mining's {name} must be above 0 and at most 1", got=getattr(self, name))
-        if self.peers not in (1, 2) or self.ascent < 0:
-            raise InputError("mining needs 1 or 2 peers and an ascent of at least 0", got=(self.peers, self.ascent))
+        super().__post_init__()
         if self.how != "ensemble" and self.peers == 2:
             raise InputError("only the ensemble has peers", got=f"how {self.how!r}", hint="Use how='ensemble'.")
-        if self.decay_steps is not None and (self.steps is None or self.how == "ensemble" or self.decay_steps < 1):
+        if self.decay_steps is not None and (self.steps is None or self.how == "ensemble"):
             raise InputError(
-                "mining's decay_steps must be at least 1, and needs how='gce' or 'early' and a number of steps",
+                "mining's decay_steps needs how='gce' or 'early' and a number of steps",
                 got=(self.how, self.steps, self.decay_steps),
             )
-        _ = self.train  # raises now if a field is out of range
 
     @property
     def train(self) -> TrainConfig:
@@ -269,9 +267,11 @@ def _reinitialised(network: Classifier, run: Run) -> Classifier:
 
 def _order(n: int, seeds: Seeds, config: MiningConfig) -> Order:
     """Return shuffled examples; if the learning rate decays by steps, in epochs of exactly ``decay_steps`` batches."""
-    order, length = shuffled_order(n, seeds), (config.decay_steps or 0) * config.batch_size
-    if not length:
+    order = shuffled_order(n, seeds)
+    if config.decay_steps is None or config.steps is None:
         return order
+    length = min(config.decay_steps, config.steps) * config.batch_size
+    check_bytes(2 * 8 * length, "an epoch of mining")
 
     def long_epoch(epoch: int) -> Tensor:
         first, last = epoch * length // n, ((epoch + 1) * length - 1) // n  # permutations that this epoch covers

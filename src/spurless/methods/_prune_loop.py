@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parametrize
 
+from spurless.core.config import CheckedConfig, Count, CountOrZero, Fraction, InnerFraction, Positive
 from spurless.core.errors import InputError
 from spurless.data.loader import Loader, shuffled_order
 from spurless.data.split import Batch, Splits
-from spurless.methods._config import check_counts, check_fraction, constant_lr_config
+from spurless.methods._config import constant_lr_config
 from spurless.models.classifier import Classifier
 from spurless.models.pruning.masks import get_weight_masks, make_permanent, named_weight_layers, prune, sparsity
 from spurless.models.pruning.size import layer_sparsity
@@ -37,36 +38,31 @@ ROUNDING_TOLERANCE = 1e-9  # 0.07 * 100 is slightly above 7
 
 
 @dataclass(frozen=True)
-class PruningConfig:
+class PruningConfig(CheckedConfig):
     """How many weights are pruned, when, and which epoch is selected."""
 
-    candidates: int = 2  # per pruning, with the lowest scores of all layers together; the paper
-    probability: float = 0.5  # that a candidate is pruned; the paper. 0: training without pruning
-    epochs: int = 1200  # in all; the paper
-    epochs_between: int = 1  # from one pruning to the next
-    start_epoch: int = 0  # epochs before the first pruning
-    target_sparsity: float | None = None  # fraction of zeros to reach at the last pruning; replaces ``candidates``
+    candidates: Count = 2  # per pruning, with the lowest scores of all layers together; the paper
+    probability: Fraction = 0.5  # that a candidate is pruned; the paper. 0: training without pruning
+    epochs: Count = 1200  # in all; the paper
+    epochs_between: Count = 1  # from one pruning to the next
+    start_epoch: CountOrZero = 0  # epochs before the first pruning
+    target_sparsity: InnerFraction | None = None
+    """fraction of zeros to reach at the last pruning; replaces ``candidates``"""
     schedule: Literal["cubic", "linear"] = "cubic"  # towards the target; cubic prunes most at first
-    floor: float = 0.0  # fraction of each layer's weights that is never pruned
+    floor: Fraction = 0.0  # fraction of each layer's weights that is never pruned
     regrow: bool = False  # set weights to zero without a mask, so that they may grow again
     keep: Literal["validated", "last"] = "validated"
     """select the epoch, and so the sparsity, with the highest validation accuracy, or the last one; a criterion that
     the user names replaces both"""
     overfitted: bool = True  # start from a trained model; False: prune while training from scratch
-    lr: float | None = None  # None: the run's
+    lr: Positive | None = None  # None: the run's
 
     def __post_init__(self) -> None:
-        check_counts(self, "pruning", "candidates", "epochs", "epochs_between")
-        check_fraction("pruning's probability", self.probability, zero=True)
-        if not 0 <= self.start_epoch < self.epochs:
+        super().__post_init__()
+        if self.start_epoch >= self.epochs:
             raise InputError("pruning's start_epoch must be one of its epochs", got=self.start_epoch)
-        check_fraction("pruning's floor", self.floor, zero=True)
-        if self.target_sparsity is not None and not (0 < self.target_sparsity < 1 and self.probability > 0):
-            raise InputError(
-                "pruning's target_sparsity must be a fraction of the weights, and needs a probability above 0",
-                expected="above 0, under 1",
-                got=(self.target_sparsity, self.probability),
-            )
+        if self.target_sparsity is not None and self.probability == 0:
+            raise InputError("pruning's target_sparsity needs a probability above 0", got=self.probability)
 
     @property
     def uses(self) -> Mapping[str, Any]:

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import InputError
+from spurless.core.config import CheckedConfig, Count, InnerFraction, NotNegative, Positive
 from spurless.data.split import Batch, Split, Splits
-from spurless.methods._config import check_counts, check_not_negative, constant_lr_config
+from spurless.methods._config import constant_lr_config
 from spurless.methods._head import (
     check_classes,
     copy_head,
@@ -54,25 +54,19 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class AFRConfig:
+class AFRConfig(CheckedConfig):
     """How examples are weighted, and how far the head may move."""
 
-    gamma: float = 10.0  # --gamma
-    strength: float = 0.0  # lambda; --reg_coeff
+    gamma: NotNegative = 10.0  # --gamma
+    strength: NotNegative = 0.0  # lambda; --reg_coeff
     on: Literal["val", "held-out", "train"] = "val"
     """examples to tune on: validation; a fraction of train that the model is trained without; or all of train"""
-    held_out: float = 0.2  # of train; --train_prop
+    held_out: InnerFraction = 0.2  # of train; --train_prop
     class_balanced: bool = True  # balance_classes; without it 1 / n_y is left out
-    lr: float = 0.01  # --init_lr
-    steps: int = 500  # --num_epochs; an epoch is one step
-    clip: float = 1.0  # largest norm of the gradient; --grad_norm
-    every: int = 10  # steps between two evaluations of the criterion
-
-    def __post_init__(self) -> None:
-        check_counts(self, "AFR", "steps", "every")
-        check_not_negative(self, "AFR", "gamma", "strength")
-        if not 0 < self.held_out < 1:
-            raise InputError("AFR's held_out must be a fraction of train, between 0 and 1", got=self.held_out)
+    lr: Positive = 0.01  # --init_lr
+    steps: Count = 500  # --num_epochs; an epoch is one step
+    clip: Positive = 1.0  # largest norm of the gradient; --grad_norm
+    every: Count = 10  # steps between two evaluations of the criterion
 
     @property
     def uses(self) -> Mapping[str, bool]:
@@ -152,5 +146,5 @@ def tune_weighted_head(head: nn.Linear, features: Split, weights: Tensor, config
     train_config = constant_lr_config(
         run.train, steps=config.steps, optimiser="sgd", lr=config.lr, momentum=0.0, weight_decay=0.0, clip=config.clip
     )
-    loader = run.loader(features, lambda _: torch.arange(n).repeat(config.every), n)
+    loader = run.loader(features, lambda _: torch.arange(n).repeat(min(config.every, config.steps)), n)
     minimise(head, loader, objective, run, Stage("tune", train_config, static=True))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig
 from spurless.data.loader import balanced_order, shuffled_order, subsampled_order
 from spurless.data.split import Batch, Splits
 from spurless.methods.base import Info, OneStageMethod
@@ -32,7 +33,7 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class BalancingConfig:
+class BalancingConfig(CheckedConfig):
     """No settings."""
 
 

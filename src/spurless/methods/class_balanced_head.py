@@ -15,7 +15,6 @@ from typing import ClassVar
 
 from spurless.data.loader import balanced_order
 from spurless.data.split import Splits
-from spurless.methods._config import check_counts
 from spurless.methods._head import (
     HeadTuning,
     check_classes,
@@ -33,9 +32,6 @@ from spurless.train.run import Run
 @dataclass(frozen=True)
 class ClassBalancedHeadConfig(HeadTuning):
     """Data and training of the head."""
-
-    def __post_init__(self) -> None:
-        check_counts(self, "class-balanced-head", "epochs", "batches", "batch_size")
 
 
 class ClassBalancedHead(ConfiguredMethod[ClassBalancedHeadConfig]):

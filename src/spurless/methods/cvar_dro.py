@@ -35,10 +35,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import InputError
+from spurless.core.config import CheckedConfig, Positive, PositiveFraction
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
-from spurless.methods._config import check_fraction
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
@@ -47,19 +46,12 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class CVaRDROConfig:
+class CVaRDROConfig(CheckedConfig):
     """The worst fraction of the data, and how it is found."""
 
-    alpha: float = 0.1  # --size with --geometry cvar
+    alpha: PositiveFraction = 0.1  # --size with --geometry cvar
     form: Literal["batch", "dual"] = "batch"
-    eta_lr: float = 0.01  # of the dual's threshold
-
-    def __post_init__(self) -> None:
-        check_fraction("CVaR DRO's alpha", self.alpha)
-        if self.form not in ("batch", "dual") or not self.eta_lr > 0:
-            raise InputError(
-                "CVaR DRO's form must be batch or dual, and its eta_lr above 0", got=f"{self.form!r}, {self.eta_lr}"
-            )
+    eta_lr: Positive = 0.01  # of the dual's threshold
 
 
 class CVaRDRO(ConfiguredMethod[CVaRDROConfig]):

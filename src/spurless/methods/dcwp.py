@@ -42,23 +42,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.config import configure
+from spurless.core.config import MAX_NUMBER, Count, FractionBelowOne, NotNegative, Positive, Range, configure
 from spurless.core.errors import InputError
 from spurless.data.loader import Order
 from spurless.data.mined import MinedExamples, oversampled_order
 from spurless.data.split import Batch, Splits
 from spurless.methods._alignment import Alignment, alignment
-from spurless.methods._config import check_counts, check_not_negative, check_positive, constant_lr_config
+from spurless.methods._config import constant_lr_config
 from spurless.methods._learn_mask import (
     MaskSnapshot,
     MaskTraining,
-    check_mask_training,
     check_prunable_model,
     check_resettable,
     copy_pruned,
@@ -85,17 +84,17 @@ class DCWPConfig(MaskTraining):
     mask: bool = True  # False: no pruning, all weights are retrained
     reset: bool = False  # return to the initial weights before retraining; the paper's MRM_debias
     weighting: Literal["oversample", "eq14"] = "oversample"
-    prune_upweight: float = 80.0  # lambda_up, while the mask is learned
-    upweight: float = 80.0  # lambda_up, in retraining
+    prune_upweight: Annotated[float, Range(1, MAX_NUMBER)] = 80.0  # lambda_up, while the mask is learned
+    upweight: Annotated[float, Range(1, MAX_NUMBER)] = 80.0  # lambda_up, in retraining
     alignment: Alignment = "authors"
-    prune_align: float = 0.05  # lambda_align, while the mask is learned; 0: no such term
-    align: float = 0.05  # lambda_align, in retraining
-    temperature: float = 0.07  # of the alignment
-    steps: int = 1000  # of retraining
+    prune_align: NotNegative = 0.05  # lambda_align, while the mask is learned; 0: no such term
+    align: NotNegative = 0.05  # lambda_align, in retraining
+    temperature: Positive = 0.07  # of the alignment
+    steps: Count = 1000  # of retraining
     optimiser: Optimiser = "adam"
-    lr: float = 1e-3
-    beta2: float = 0.99
-    weight_decay: float = 0.0
+    lr: Positive = 1e-3
+    beta2: FractionBelowOne = 0.99
+    weight_decay: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         mining: object = self.mining
@@ -103,10 +102,7 @@ class DCWPConfig(MaskTraining):
             object.__setattr__(self, "mining", configure(MiningConfig, mining, "DCWP's mining"))
         elif not isinstance(mining, MiningConfig):
             raise InputError("DCWP's mining must be a MiningConfig or a table of its fields", got=repr(mining))
-        check_counts(self, "DCWP", "steps", "upweight", "prune_upweight")
-        check_mask_training(self, "DCWP")
-        check_not_negative(self, "DCWP", "align", "prune_align")
-        check_positive(self, "DCWP", "temperature")
+        super().__post_init__()
 
 
 class DCWP(ConfiguredMethod[DCWPConfig]):

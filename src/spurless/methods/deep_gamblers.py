@@ -29,13 +29,14 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import InputError, SpurlessWarning
+from spurless.core.config import MAX_NUMBER, CheckedConfig, FractionBelowOne, Range
+from spurless.core.errors import SpurlessWarning
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
 from spurless.methods.base import ConfiguredMethod, Info
@@ -46,22 +47,11 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class DeepGamblersConfig:
+class DeepGamblersConfig(CheckedConfig):
     """The payoff, and the fraction of training before betting."""
 
-    payoff: float = 2.2  # o; --rewards
-    pretrain: float = 1 / 3  # fraction of the steps with cross-entropy; --pretrain 100 of --epochs 300
-
-    def __post_init__(self) -> None:
-        if not 1 < self.payoff < math.inf:
-            raise InputError(
-                "Deep Gamblers' payoff must be above 1 (at 1 a certain bet pays as much as the reservation)",
-                got=self.payoff,
-            )
-        if not 0 <= self.pretrain < 1:
-            raise InputError(
-                "Deep Gamblers' pretrain must be a fraction of the training", expected="0 to under 1", got=self.pretrain
-            )
+    payoff: Annotated[float, Range(1, MAX_NUMBER, above=True)] = 2.2  # o; --rewards
+    pretrain: FractionBelowOne = 1 / 3  # fraction of the steps with cross-entropy; --pretrain 100 of --epochs 300
 
 
 class DeepGamblers(ConfiguredMethod[DeepGamblersConfig]):

@@ -25,11 +25,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from spurless.core.config import MAX_COUNT, CheckedConfig, Count, Positive, Range
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.loader import subsampled_order
@@ -43,19 +44,20 @@ from spurless.train.run import Run
 
 
 @dataclass(frozen=True)
-class DFRConfig:
+class DFRConfig(CheckedConfig):
     """The grid of penalties and the number of refits; values of the authors' code."""
 
-    strengths: tuple[float, ...] = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # C of the penalty; REG in their code
-    refits: int = 20  # num_retrains
+    strengths: tuple[Positive, ...] = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # C of the penalty; REG in their code
+    refits: Count = 20  # num_retrains
     balance: Literal["subsample", "weight"] = "subsample"
     """average regressions on subsets with equally many examples of every group (the paper), or fit one regression on
     all examples with weights"""
-    folds: int = 5  # of the cross-validation of balance="weight"
+    folds: Annotated[int, Range(2, MAX_COUNT)] = 5  # of the cross-validation of balance="weight"
 
     def __post_init__(self) -> None:
-        if self.folds < 2:
-            raise InputError("DFR's folds must be at least 2", got=self.folds)
+        super().__post_init__()
+        if not self.strengths:
+            raise InputError("DFR needs at least one strength", expected="for example 1.0,0.1,0.01", got=self.strengths)
 
 
 MAX_ITERATIONS = 1000  # of the saga solver, in passes over the balanced examples, and of lbfgs

@@ -36,11 +36,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig, CountOrZero, FractionBelowOne, NotNegative, PositiveFraction
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
-from spurless.methods._config import check_not_negative
 from spurless.methods.base import ConfiguredMethod, Info
-from spurless.methods.lff import LossHistory, check_gce
+from spurless.methods.lff import LossHistory
 from spurless.models.classifier import Classifier, extract_tensor, insert_head
 from spurless.train.loop import minimise
 from spurless.train.losses import generalised_cross_entropy
@@ -49,19 +49,15 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class DisEntConfig:
+class DisEntConfig(CheckedConfig):
     """When features are swapped, and the weights of the loss terms."""
 
-    swap_after: int = 10_000  # steps; --curr_step
-    swap: float = 1.0  # lambda_swap; --lambda_swap
-    bias: float = 10.0  # lambda_dis; --lambda_dis_align
-    swap_bias: float = 10.0  # lambda_swap_b; --lambda_swap_align
-    q: float = 0.7  # of the generalised cross-entropy
-    decay: float = 0.7  # of the moving averages; --ema_alpha
-
-    def __post_init__(self) -> None:
-        check_gce("DisEnt", self.q, self.decay)
-        check_not_negative(self, "DisEnt", "swap_after", "swap", "bias", "swap_bias")
+    swap_after: CountOrZero = 10_000  # steps; --curr_step
+    swap: NotNegative = 1.0  # lambda_swap; --lambda_swap
+    bias: NotNegative = 10.0  # lambda_dis; --lambda_dis_align
+    swap_bias: NotNegative = 10.0  # lambda_swap_b; --lambda_swap_align
+    q: PositiveFraction = 0.7  # of the generalised cross-entropy
+    decay: FractionBelowOne = 0.7  # of the moving averages; --ema_alpha
 
 
 class DisEnt(ConfiguredMethod[DisEntConfig]):

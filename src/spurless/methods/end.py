@@ -34,10 +34,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from spurless.core.config import CheckedConfig, NotNegative
 from spurless.core.errors import InputError
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
-from spurless.methods._config import check_not_negative
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
@@ -46,14 +46,11 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class EnDConfig:
+class EnDConfig(CheckedConfig):
     """The weights of the two terms."""
 
-    alpha: float = 1.0  # of R_perp
-    beta: float = 1.0  # of R_parallel
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "EnD", "alpha", "beta")
+    alpha: NotNegative = 1.0  # of R_perp
+    beta: NotNegative = 1.0  # of R_parallel
 
 
 class EnD(ConfiguredMethod[EnDConfig]):

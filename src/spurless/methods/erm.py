@@ -16,6 +16,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
 from spurless.methods.base import Info, OneStageMethod
@@ -26,7 +27,7 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class ERMConfig:
+class ERMConfig(CheckedConfig):
     """No settings beyond those of the training loop."""
 
 

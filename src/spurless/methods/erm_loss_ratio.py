@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig
 from spurless.core.errors import InputError
 from spurless.core.seeds import Seeds
 from spurless.data.loader import Loader, sequential_order, shuffled_order
@@ -43,7 +44,7 @@ SAMPLE_SIZE = 2000  # examples for the utilisation of neurons; with more groups 
 
 
 @dataclass(frozen=True)
-class ERMLossRatioConfig:
+class ERMLossRatioConfig(CheckedConfig):
     """No settings beyond those of the training loop."""
 
 

@@ -16,14 +16,13 @@ Deviations:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError
+from spurless.core.config import CheckedConfig, NotNegative
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
 from spurless.methods.base import Info, OneStageMethod
@@ -35,14 +34,10 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class FocalConfig:
+class FocalConfig(CheckedConfig):
     """The exponent of the focal loss."""
 
-    gamma: float = 2.0  # 0: ERM
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.gamma) and self.gamma >= 0):
-            raise InputError("gamma of the focal loss must not be negative", got=self.gamma)
+    gamma: NotNegative = 2.0  # 0: ERM
 
 
 class Focal(OneStageMethod[FocalConfig]):

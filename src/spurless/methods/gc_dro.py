@@ -37,9 +37,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig, Fraction, PositiveFraction
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
-from spurless.methods._config import check_fraction
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.greedy_dro import GreedyDROConfig, WorstGroups
 from spurless.models.classifier import Classifier
@@ -50,23 +50,17 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class GCDROConfig:
+class GCDROConfig(CheckedConfig):
     """The worst fraction of the data and of each group, and the moving averages."""
 
-    alpha: float = 0.2  # fraction of the data in the worst groups; --alpha; --dro-alpha
-    beta: float = 0.1  # fraction of a group in its worst examples; --beta; --beta-cover-instances
-    ema: float = 0.1  # weight of a batch in the running losses of the groups; --ema
-    count_ema: float = 0.1  # and in their running counts; 0: the counts of the training data
-    floor: float = 0.1  # weight of every group that is not among the worst
-    example_ema: float = 0.1  # weight of an epoch in the running losses of the examples; --beta-ema
-    example_floor: float | None = 0.1
+    alpha: PositiveFraction = 0.2  # fraction of the data in the worst groups; --alpha; --dro-alpha
+    beta: PositiveFraction = 0.1  # fraction of a group in its worst examples; --beta; --beta-cover-instances
+    ema: PositiveFraction = 0.1  # weight of a batch in the running losses of the groups; --ema
+    count_ema: Fraction = 0.1  # and in their running counts; 0: the counts of the training data
+    floor: Fraction = 0.1  # weight of every group that is not among the worst
+    example_ema: PositiveFraction = 0.1  # weight of an epoch in the running losses of the examples; --beta-ema
+    example_floor: Fraction | None = 0.1
     """weight of every example that is not among the worst; None: its group's fraction of the data"""
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "ema", "example_ema"):
-            check_fraction(f"GC-DRO's {name}", getattr(self, name))
-        for name in ("count_ema", "floor", "example_floor"):
-            check_fraction(f"GC-DRO's {name}", getattr(self, name) or 0.0, zero=True)
 
     @property
     def groups(self) -> GreedyDROConfig:

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig, Fraction, PositiveFraction
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Split, Splits
-from spurless.methods._config import check_fraction
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.group_dro import group_means
 from spurless.models.classifier import Classifier
@@ -44,19 +44,13 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class GreedyDROConfig:
+class GreedyDROConfig(CheckedConfig):
     """The worst fraction of the data, and the moving averages."""
 
-    alpha: float = 0.2  # --alpha; --dro-alpha
-    ema: float = 0.1  # weight of a batch in the running losses; --ema
-    count_ema: float = 0.1  # and in the running counts; 0: the counts of the training data
-    floor: float = 0.1  # weight of every group that is not among the worst
-
-    def __post_init__(self) -> None:
-        check_fraction("Greedy DRO's alpha", self.alpha)
-        check_fraction("Greedy DRO's ema", self.ema)
-        check_fraction("Greedy DRO's count_ema", self.count_ema, zero=True)
-        check_fraction("Greedy DRO's floor", self.floor, zero=True)
+    alpha: PositiveFraction = 0.2  # --alpha; --dro-alpha
+    ema: PositiveFraction = 0.1  # weight of a batch in the running losses; --ema
+    count_ema: Fraction = 0.1  # and in the running counts; 0: the counts of the training data
+    floor: Fraction = 0.1  # weight of every group that is not among the worst
 
 
 class GreedyDRO(ConfiguredMethod[GreedyDROConfig]):

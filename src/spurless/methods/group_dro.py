@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig, NotNegative
 from spurless.data.loader import balanced_order
 from spurless.data.split import Batch, Splits
 from spurless.methods.base import Info, OneStageMethod
@@ -32,11 +33,11 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class GroupDROConfig:
+class GroupDROConfig(CheckedConfig):
     """Step size and adjustment of the group weights."""
 
-    step_size: float = 0.01  # eta_q; --robust_step_size
-    adjustment: float = 0.0  # C; --generalization_adjustment
+    step_size: NotNegative = 0.01  # eta_q; --robust_step_size
+    adjustment: NotNegative = 0.0  # C; --generalization_adjustment
 
 
 class GroupDRO(OneStageMethod[GroupDROConfig]):

@@ -20,10 +20,10 @@ from typing import ClassVar
 
 import torch
 
+from spurless.core.config import CheckedConfig, Count, NotNegative
 from spurless.core.errors import SpurlessWarning
 from spurless.data.loader import shuffled_order, weighted_order
 from spurless.data.split import Splits
-from spurless.methods._config import check_counts, check_not_negative
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
@@ -34,15 +34,11 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class JTTConfig:
+class JTTConfig(CheckedConfig):
     """Length of the first stage, and weight of its misclassified examples."""
 
-    first_epochs: int = 60  # T; --final_epoch
-    upweight: float = 100.0  # lambda_up; --up_weight
-
-    def __post_init__(self) -> None:
-        check_counts(self, "JTT", "first_epochs")
-        check_not_negative(self, "JTT", "upweight")
+    first_epochs: Count = 60  # T; --final_epoch
+    upweight: NotNegative = 100.0  # lambda_up; --up_weight
 
 
 class JTT(ConfiguredMethod[JTTConfig]):

@@ -24,10 +24,10 @@ from typing import ClassVar
 
 import torch
 
+from spurless.core.config import NotNegative
 from spurless.core.errors import SpurlessWarning
 from spurless.data.loader import weighted_order
 from spurless.data.split import Splits
-from spurless.methods._config import check_counts, check_not_negative
 from spurless.methods._head import (
     HeadTuning,
     check_classes,
@@ -47,11 +47,7 @@ from spurless.train.run import Run
 class JTTHeadConfig(HeadTuning):
     """Data, upweight and training of the head."""
 
-    upweight: float = 100.0  # lambda_up; --up_weight
-
-    def __post_init__(self) -> None:
-        check_counts(self, "jtt-head", "epochs", "batches", "batch_size")
-        check_not_negative(self, "jtt-head", "upweight")
+    upweight: NotNegative = 100.0  # lambda_up; --up_weight
 
 
 class JTTHead(ConfiguredMethod[JTTHeadConfig]):

@@ -30,11 +30,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spurless.core.errors import InputError
+from spurless.core.config import CheckedConfig, FractionBelowOne, PositiveFraction
 from spurless.core.modules import Input
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Split, Splits
-from spurless.methods._config import check_fraction
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.models.classifier import Classifier
 from spurless.train.checks import check_trainable
@@ -44,22 +43,12 @@ from spurless.train.run import Run
 from spurless.train.step import Stage
 
 
-def check_gce(method: str, q: float, decay: float) -> None:
-    """Raise if the exponent of the generalised cross-entropy or the decay of its averages is out of range."""
-    check_fraction(f"{method}'s q", q)
-    if not 0 <= decay < 1:
-        raise InputError(f"{method}'s decay must be a fraction", expected="at least 0 and under 1", got=decay)
-
-
 @dataclass(frozen=True)
-class LfFConfig:
+class LfFConfig(CheckedConfig):
     """The biased network's loss, and the moving averages."""
 
-    q: float = 0.7  # of the generalised cross-entropy; near 0: the cross-entropy
-    decay: float = 0.7  # alpha of the moving averages
-
-    def __post_init__(self) -> None:
-        check_gce("LfF", self.q, self.decay)
+    q: PositiveFraction = 0.7  # of the generalised cross-entropy; near 0: the cross-entropy
+    decay: FractionBelowOne = 0.7  # alpha of the moving averages
 
 
 class LfF(ConfiguredMethod[LfFConfig]):

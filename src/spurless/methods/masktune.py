@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from spurless.core.config import CheckedConfig, Count, Finite, Fraction, InnerFraction
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.data.checks import describe_kind
 from spurless.data.input_masks import InputMask, SoftInputMask, join_masks
@@ -62,29 +63,22 @@ MIN_LR_RATIO = 1e-5
 
 
 @dataclass(frozen=True)
-class MaskTuneConfig:
+class MaskTuneConfig(CheckedConfig):
     """How regions are hidden, and how the model is fine-tuned."""
 
     threshold: Threshold = "sigma"
     """hide values above mean + k standard deviations of the map (sigma), above the mean of all maps (mean), or the
     largest fraction (top); soft: fade every pixel by its heat"""
-    k: float = 2.0  # standard deviations; the paper
-    top: float = 0.05  # fraction of the pixels for the threshold top
+    k: Finite = 2.0  # standard deviations; the paper
+    top: InnerFraction = 0.05  # fraction of the pixels for the threshold top
     value: Literal["zero", "mean"] = "zero"  # fill value of a hidden pixel: 0, or the mean of the training data
     explainer: str = "auto"  # xgradcam if the model has feature maps; see spurless.explain.EXPLAINERS
     layer: str | None = None  # of the map; None: found automatically
-    epochs: int = 1  # of fine-tuning; the paper: exactly one
+    epochs: Count = 1  # of fine-tuning; the paper: exactly one
     rate: Literal["initial", "last"] = "initial"  # learning rate of the training before
-    iterations: int = 1  # of masking and fine-tuning; the paper: 3 for two shortcuts
+    iterations: Count = 1  # of masking and fine-tuning; the paper: 3 for two shortcuts
     accumulate: bool = True  # add new masks to the old ones
-    fitted: float = 0.75  # minimal accuracy on the masked training data for a further iteration to be accepted
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.iterations < 1:
-            raise InputError("MaskTune's epochs and iterations must be at least 1", got=(self.epochs, self.iterations))
-        if not 0 < self.top < 1:
-            what = "MaskTune's top must be a fraction of the pixels"
-            raise InputError(what, expected="above 0, under 1", got=self.top)
+    fitted: Fraction = 0.75  # minimal accuracy on the masked training data for a further iteration to be accepted
 
 
 class MaskTune(ConfiguredMethod[MaskTuneConfig]):

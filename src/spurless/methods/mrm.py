@@ -25,12 +25,11 @@ from typing import ClassVar
 
 import torch
 
-from spurless.core.errors import InputError
+from spurless.core.config import Count
 from spurless.data.loader import shuffled_order, weighted_order
 from spurless.data.split import Splits
 from spurless.methods._learn_mask import (
     MaskTraining,
-    check_mask_training,
     check_prunable_model,
     check_resettable,
     copy_pruned,
@@ -52,12 +51,7 @@ class MRMConfig(MaskTraining):
     """How the mask is learned, and how long the subnetwork is trained."""
 
     reset: bool = True  # train from the initial weights; False: continue from those of ERM
-    steps: int | None = None  # of training the subnetwork; None: as for the whole network
-
-    def __post_init__(self) -> None:
-        check_mask_training(self, "MRM")
-        if self.steps is not None and self.steps < 1:
-            raise InputError("MRM's steps must be at least 1", got=self.steps)
+    steps: Count | None = None  # of training the subnetwork; None: as for the whole network
 
 
 class MRM(ConfiguredMethod[MRMConfig]):

@@ -45,10 +45,10 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from spurless.core.config import Finite, Fraction
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.data.loader import Order, balanced_order
 from spurless.data.split import Split, Splits
-from spurless.methods._config import check_counts, check_fraction
 from spurless.methods._head import (
     HeadTraining,
     check_classes,
@@ -73,19 +73,13 @@ class NeuronTuneConfig(HeadTraining):
 
     splits: Literal["val/train", "half/half", "train/train"] = "val/train"
     """identify on / tune on; half/half are the two halves of val, the paper's dagger"""
-    threshold: float = 0.0  # lambda
-    value: float = 0.0  # factor of a biased feature; table 5: values above 0 do not help
+    threshold: Finite = 0.0  # lambda
+    value: Fraction = 0.0  # factor of a biased feature; table 5: values above 0 do not help
     activations: Literal["absolute", "signed"] = "absolute"
     reidentify: bool = True  # before every epoch; False: once, by the predictions of the given model
     keep: Literal["worst-class", "sfit", "last"] = "worst-class"
     """which epoch is selected unless the user names a criterion: that with the highest accuracy of the worst class of
     the examples to identify on, that with the highest SFit (the paper), or the last"""
-
-    def __post_init__(self) -> None:
-        check_counts(self, "NeuronTune", "epochs", "batches", "batch_size")
-        check_fraction("NeuronTune's value, the factor of a biased feature,", self.value, zero=True)
-        if math.isnan(self.threshold):
-            raise InputError("NeuronTune's threshold must be a number", got=self.threshold)
 
     @property
     def uses(self) -> Mapping[str, bool]:

@@ -46,9 +46,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig, NotNegative, PositiveFraction
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
-from spurless.methods._config import check_fraction, check_not_negative
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
@@ -57,18 +57,14 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class OneSidedConfig:
+class OneSidedConfig(CheckedConfig):
     """Options of one-sided prediction; the defaults are the values of the authors' code."""
 
-    price: float = 0.49  # mu; --mus_list 0.49 1.67
-    alpha: float = 0.9  # weight of the loss above, the rest is the auxiliary head's; --alpha
-    ascent: float = 1e-4  # step of the multipliers lambda; --max_lr
-    descent: float = 1e-2  # step of the slacks varphi; --lr
-    slack: float = 0.5  # varphi at the start; epsilons
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "one-sided prediction", "price", "ascent", "descent", "slack")
-        check_fraction("one-sided prediction's alpha", self.alpha)
+    price: NotNegative = 0.49  # mu; --mus_list 0.49 1.67
+    alpha: PositiveFraction = 0.9  # weight of the loss above, the rest is the auxiliary head's; --alpha
+    ascent: NotNegative = 1e-4  # step of the multipliers lambda; --max_lr
+    descent: NotNegative = 1e-2  # step of the slacks varphi; --lr
+    slack: NotNegative = 0.5  # varphi at the start; epsilons
 
 
 class OneSided(ConfiguredMethod[OneSidedConfig]):

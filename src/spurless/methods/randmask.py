@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from spurless.core.config import CheckedConfig, Count
 from spurless.core.errors import InputError
 from spurless.data.checks import describe_kind
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Splits
 from spurless.data.transforms import Compose, RandomSquare
-from spurless.methods._config import check_counts
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
@@ -33,13 +33,10 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class RandMaskConfig:
+class RandMaskConfig(CheckedConfig):
     """Smallest side of a square; the largest is half the side of the image."""
 
-    smallest: int = 2  # pixels; the authors' code
-
-    def __post_init__(self) -> None:
-        check_counts(self, "RandMask", "smallest")
+    smallest: Count = 2  # pixels; the authors' code
 
 
 class RandMask(ConfiguredMethod[RandMaskConfig]):

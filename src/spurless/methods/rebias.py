@@ -36,12 +36,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig, NotNegative, Positive, Width
 from spurless.core.errors import InputError
 from spurless.core.modules import Input
 from spurless.data.checks import describe_kind
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
-from spurless.methods._config import check_not_negative, check_positive
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.lff import Pair
 from spurless.models.classifier import Classifier
@@ -53,18 +53,17 @@ MIN_BATCH = 4  # number of examples that the unbiased estimator needs
 
 
 @dataclass(frozen=True)
-class ReBiasConfig:
+class ReBiasConfig(CheckedConfig):
     """The weights of the HSIC terms, the kernels, and the size of g."""
 
-    independence: float = 1.0  # lambda_f; --f_lambda_outer
-    pursuit: float = 1.0  # lambda_g; --g_lambda_inner
-    sigma: float = 1.0  # radius of both kernels; --rbf_sigma_x, --rbf_sigma_y
-    channels: tuple[int, ...] = (16, 32, 64, 128)  # of g; for rows of numbers, the last is the width
+    independence: NotNegative = 1.0  # lambda_f; --f_lambda_outer
+    pursuit: NotNegative = 1.0  # lambda_g; --g_lambda_inner
+    sigma: Positive = 1.0  # radius of both kernels; --rbf_sigma_x, --rbf_sigma_y
+    channels: tuple[Width, ...] = (16, 32, 64, 128)  # of g; for rows of numbers, the last is the width
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "ReBias", "independence", "pursuit")
-        check_positive(self, "ReBias", "sigma")
-        if not self.channels or min(self.channels) < 1:
+        super().__post_init__()
+        if not self.channels:
             raise InputError("ReBias's channels cannot be used", expected="for example 16,32,64,128", got=self.channels)
 
 

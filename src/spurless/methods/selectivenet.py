@@ -35,10 +35,10 @@ from typing import ClassVar, cast
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import CheckedConfig, Fraction, NotNegative, PositiveFraction, Width
 from spurless.core.errors import InputError
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch, Splits
-from spurless.methods._config import check_counts, check_fraction, check_not_negative
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.models.classifier import Classifier
 from spurless.train.loop import minimise
@@ -47,20 +47,14 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class SelectiveNetConfig:
+class SelectiveNetConfig(CheckedConfig):
     """Options of SelectiveNet; the defaults are the values of the authors' code."""
 
-    coverage: float = 0.8  # c; the default of their models, which they train for 0.7 to 0.95
-    penalty: float = 32.0  # lambda; lamda
-    alpha: float = 0.5  # --alpha
-    width: int = 512  # units of the selection head
+    coverage: PositiveFraction = 0.8  # c; the default of their models, which they train for 0.7 to 0.95
+    penalty: NotNegative = 32.0  # lambda; lamda
+    alpha: Fraction = 0.5  # --alpha
+    width: Width = 512  # units of the selection head
     divide: bool = False  # the risk by the coverage: the formula does, their code does not
-
-    def __post_init__(self) -> None:
-        check_fraction("SelectiveNet's coverage", self.coverage)
-        check_fraction("SelectiveNet's alpha", self.alpha, zero=True)
-        check_not_negative(self, "SelectiveNet", "penalty")
-        check_counts(self, "SelectiveNet", "width")
 
 
 class SelectiveNet(ConfiguredMethod[SelectiveNetConfig]):

@@ -38,10 +38,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import Count, FractionBelowOne, InnerFraction, Positive
 from spurless.core.errors import InputError
 from spurless.data.loader import balanced_order, sequential_order
 from spurless.data.split import Split, Splits
-from spurless.methods._config import check_counts
 from spurless.methods._head import (
     HeadTraining,
     check_classes,
@@ -66,20 +66,14 @@ class SelfConfig(HeadTraining):
     """How examples are chosen, and how the head is tuned on them."""
 
     disagreement: Literal["early", "dropout", "mistakes"] = "early"
-    n: int = 500  # finetune_num_data
-    early: float = 0.5  # fraction of the training of the early model; early_stop_num
-    dropout: float = 0.5  # fraction of the features; dropout_prob
-    epochs: int = 10  # of 25 batches: finetune_steps 250
-    batches: int = 25  # per epoch
-    batch_size: int = 32
-    lr: float = 1e-2  # finetune_lr
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_counts(self, "SELF", "n", "epochs", "batches", "batch_size")
-        for name in ("early", "dropout"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"SELF's {name} must be a fraction, between 0 and 1", got=getattr(self, name))
+    n: Count = 500  # finetune_num_data
+    early: InnerFraction = 0.5  # fraction of the training of the early model; early_stop_num
+    dropout: InnerFraction = 0.5  # fraction of the features; dropout_prob
+    epochs: Count = 10  # of 25 batches: finetune_steps 250
+    batches: Count = 25  # per epoch
+    batch_size: Count = 32
+    lr: Positive = 1e-2  # finetune_lr
+    momentum: FractionBelowOne = 0.0
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from spurless.core.config import CheckedConfig, Count, Fraction, Positive
 from spurless.core.errors import InputError
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Split, Splits
 from spurless.data.transforms import Compose
 from spurless.data.transplants import RandomTransplant, get_transplants, list_transplants
 from spurless.data.words import TokenSpelling, load_spelling
-from spurless.methods._config import check_counts, check_fraction, check_positive, constant_lr_config
+from spurless.methods._config import constant_lr_config
 from spurless.methods.base import ConfiguredMethod, Info
 from spurless.methods.erm import mean_loss
 from spurless.models.classifier import Classifier
@@ -46,22 +47,14 @@ from spurless.train.step import Stage
 
 
 @dataclass(frozen=True)
-class TransplantConfig:
+class TransplantConfig(CheckedConfig):
     """Which properties are exchanged, how often, and for how long the model is trained."""
 
     properties: tuple[str, ...] = ()  # names in spurless.data.transplants, such as "the frame"
-    p: float = 1.0  # probability that an example gets the properties of another one
-    epochs: int = 10
-    steps: int | None = None  # overrides epochs
-    lr: float | None = None  # constant; None: the initial learning rate of the run
-
-    def __post_init__(self) -> None:
-        check_fraction("the p of transplant", self.p, zero=True)
-        check_counts(self, "transplant", "epochs")
-        if self.steps is not None:
-            check_counts(self, "transplant", "steps")
-        if self.lr is not None:
-            check_positive(self, "transplant", "lr")
+    p: Fraction = 1.0  # probability that an example gets the properties of another one
+    epochs: Count = 10
+    steps: Count | None = None  # overrides epochs
+    lr: Positive | None = None  # constant; None: the initial learning rate of the run
 
 
 class TransplantTraining(ConfiguredMethod[TransplantConfig]):

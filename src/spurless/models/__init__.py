@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from math import prod
+from operator import index
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from spurless.core.config import configure
 from spurless.core.errors import InputError, SpurlessError, UnknownNameError, first_line
+from spurless.core.limits import check_bytes, check_groups
 from spurless.core.modules import Input, eval_mode
 from spurless.core.seeds import Seeds
 from spurless.core.user_code import is_user_code, resolve_user_code_name
@@ -78,6 +81,7 @@ MODELS: dict[str, Architecture] = {
         ),
     )
 }
+FLOAT_BYTES = 4  # of a weight
 ALIASES = {"hf": "transformers"}  # other names of families
 
 
@@ -115,6 +119,7 @@ def build(
     if "pretrained" in {field.name for field in fields(row.config)}:
         more["load_pretrained"] = load_pretrained
     try:
+        _check_size(row, shape, classes, config)
         with Seeds(seed).seed_global_rng("init"):
             model = row.builder(shape, classes, config, **more)
         with eval_mode(model), torch.no_grad():  # raises now if the model does not accept the input
@@ -172,12 +177,29 @@ def _sizes(
         n_classes = len(data.groups.labels) if n_classes is None else n_classes
     if input_shape is None or n_classes is None:
         raise InputError(f"the inputs of {name} are not known", hint="Pass data, or both input_shape= and n_classes=.")
-    shape = tuple(int(side) for side in input_shape)
+    try:
+        shape, n_classes = tuple(index(side) for side in input_shape), index(n_classes)
+    except TypeError:
+        expected, got = "integers", f"{input_shape!r} and {n_classes!r}"
+        raise InputError("the input shape or the number of classes is not valid", expected=expected, got=got) from None
     if not shape or min(shape) < 1:
         raise InputError("the input shape is empty", expected="for example (3, 28, 28)", got=shape)
     if n_classes < 2:
         raise InputError(f"{name} needs at least 2 classes", got=n_classes)
+    check_groups([n_classes], "classes")
+    check_bytes(FLOAT_BYTES * prod(shape), f"an input of shape {shape}")
     return shape, n_classes
+
+
+def _check_size(row: Architecture, shape: Shape, n_classes: int, config: Any) -> None:
+    """Raise if the weights exceed the limit; they are first created on the meta device, which stores none.
+
+    Members of families have fixed sizes, and user code may do anything.
+    """
+    if row.family is None and not row.runs_user_code:
+        with torch.device("meta"):
+            n = row.builder(shape, n_classes, config).parameters_count
+        check_bytes(FLOAT_BYTES * n, f"the model {row.name}, with {n:,} weights,")
 
 
 def _shape(row: Architecture, example: Input) -> Shape:

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from spurless.core.config import CheckedConfig
 from spurless.core.errors import InputError
 from spurless.core.modules import Input
 from spurless.core.user_code import UserCode, load_user_code, user_code_error
@@ -23,7 +24,7 @@ from spurless.models.zoo.shapes import Shape
 
 
 @dataclass(frozen=True)
-class UserModelConfig:
+class UserModelConfig(CheckedConfig):
     """Options for the module of a factory."""
 
     head: str | None = None  # name of the linear layer that computes the logits; by default the one that runs last

@@ -14,27 +14,31 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError
+from spurless.core.errors import InputError, check_type
 from spurless.core.files import replace_file
 from spurless.models.classifier import Classifier, find_head_slots
 from spurless.models.pruning.masks import is_pruned, make_permanent, remove_parametrization
+from spurless.models.wrapping import check_has_weights, wrap
 
 BATCH_COUNT_SUFFIX = ".num_batches_tracked"
 
 
 def save_weights(
-    path: Path | str, model: Classifier, *, seed: int | None = None, data: Mapping[str, Any] | None = None
+    path: Path | str, model: nn.Module, *, seed: int | None = None, data: Mapping[str, Any] | None = None
 ) -> None:
     """Write the weights of a model, replacing the file atomically; pruned weights are written as zeros.
+
+    A plain module is wrapped.
 
     The header contains what :func:`read_weights_info` returns.
     ``seed`` is the seed of the run, by which the data may have been split. Of ``data``, the data section of the record,
     the names of classes and columns are stored.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: the file cannot be written, the model has no weights, or ``data`` has no names of classes.
     """
-    path = Path(path)
+    path, model = Path(path), wrap(model)
+    names = {} if data is None else _names_of_data(data)
     if is_pruned(model):
         model = deepcopy(model)
         make_permanent(model)
@@ -47,7 +51,7 @@ def save_weights(
         "head_path": model.head_path,
         "trained": model.trained,
         **({} if seed is None else {"seed": seed}),
-        **({} if data is None else {"labels": data["labels"], "features": data["options"].get("features")}),
+        **names,
     }
     header = {"format": "pt", "spurless": json.dumps(info, default=str)}
 
@@ -84,6 +88,8 @@ def load_weights(path: Path | str, model: Classifier) -> None:
         InputError: the file is missing, is a pickle, or does not fit the model.
     """
     path = Path(path)
+    check_type(model, Classifier, "model", "a Classifier, for example sp.wrap(module)")
+    check_has_weights(model)
     if is_pruned(model):
         raise InputError("the model is pruned", where=path, hint="Load into an untrained model, then prune it.")
     info = read_weights_info(path)
@@ -108,6 +114,16 @@ def load_weights(path: Path | str, model: Classifier) -> None:
     model.head = head
     load_tensors(model, given)
     model.trained = bool(info.get("trained", True))
+
+
+def _names_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names of classes and columns in the data section of a record."""
+    labels = data.get("labels") if isinstance(data, Mapping) else None
+    options = data.get("options", {}) if isinstance(data, Mapping) else None
+    if not isinstance(labels, list | tuple) or not isinstance(options, Mapping):
+        expected = "the data section of a record, with labels and options: data=fitted.record.data"
+        raise InputError("data= does not name the classes", expected=expected, got=type(data).__name__)
+    return {"labels": [str(label) for label in labels], "features": options.get("features")}
 
 
 def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -135,9 +151,16 @@ def read_weights_info(path: Path | str) -> dict[str, Any]:
         raise _unreadable_error(path, error) from None
     try:
         info = json.loads(metadata.get("spurless", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         info = {}
-    return info if isinstance(info, dict) else {}
+    if not isinstance(info, dict):
+        return {}
+    for key in ("labels", "features"):
+        names = info.get(key)
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            what, got = f"{key!r} in the header has the wrong type", str(names)[:40]
+            raise InputError(what, where=path, expected="texts", got=got)
+    return info
 
 
 def _remove_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -352,7 +352,7 @@ def read_audit(path: Path | str) -> Audit:
         content = json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         raise _error(path, "no such file") from None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise _error(path, "the audit cannot be read") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or "verdict" not in content:
         raise _error(path, "this is not an audit of this version")

@@ -3,73 +3,61 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from spurless.core.errors import InputError
+from spurless.core.config import (
+    CheckedConfig,
+    Count,
+    CountOrZero,
+    Finite,
+    FractionBelowOne,
+    NotNegative,
+    Positive,
+    PositiveFraction,
+)
 
 Optimiser = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "step", "cosine", "linear", "one-cycle", "warmup-stable-decay"]
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(CheckedConfig):
     """Settings of the training loop. Every schedule can start with a linear warm-up."""
 
-    epochs: int = 20
-    steps: int | None = None
+    epochs: Count = 20
+    steps: Count | None = None
     """Number of steps; overrides ``epochs``."""
-    batch_size: int = 128
+    batch_size: Count = 128
     optimiser: Optimiser = "sgd"
-    lr: float = 0.01
-    momentum: float = 0.9
-    beta2: float = 0.999
+    lr: Positive = 0.01
+    momentum: FractionBelowOne = 0.9
+    beta2: FractionBelowOne = 0.999
     """Second decay of Adam and AdamW; ``momentum`` is the first."""
-    weight_decay: float = 1e-4
-    l1: float = 0.0
+    weight_decay: NotNegative = 1e-4
+    l1: NotNegative = 0.0
     """Factor of an L1 penalty on all trained parameters, biases included. Like weight decay, it is not part of the loss
     that is reported and compared with ``stop_loss``."""
-    asam: float = 0.0
+    asam: NotNegative = 0.0
     """Size of the perturbation of ASAM (rho, see ``train.asam``); 0 is off. A step with ASAM takes twice as long."""
     schedule: Schedule = "constant"
     """Schedule of the learning rate. Those of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748) are
     ``constant`` (its default), ``step`` with ``decay_at=(1000,)`` (its annealing: a tenth of the rate after iteration
     1,000), ``cosine``, and ``warmup-stable-decay`` (WSD, whose lengths the paper does not state)."""
-    decay_epochs: int = 30
+    decay_epochs: Count = 30
     """``step`` multiplies the rate by ``decay_factor`` every ``decay_epochs`` epochs."""
-    decay_at: tuple[int, ...] = ()
+    decay_at: tuple[Count, ...] = ()
     """If given, ``step`` multiplies the rate after each of these numbers of steps instead."""
-    decay_factor: float = 0.1
-    decay_fraction: float = 0.2
+    decay_factor: NotNegative = 0.1
+    decay_fraction: PositiveFraction = 0.2
     """Fraction of the steps, at the end, over which ``warmup-stable-decay`` falls linearly to 0."""
-    warmup_steps: int = 0
-    clip: float | None = None
+    warmup_steps: CountOrZero = 0
+    clip: Positive | None = None
     """Maximum norm of the gradient, including that of ``l1``."""
-    stop_accuracy: float | None = None
+    stop_accuracy: PositiveFraction | None = None
     """Stop after the first epoch with this accuracy on the train split."""
-    stop_loss: float | None = None
+    stop_loss: Finite | None = None
     """Stop after the first epoch with a mean loss below this."""
-
-    def __post_init__(self) -> None:
-        for name, (is_valid, rule) in _RULES.items():
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and is_valid(value)):
-                raise InputError(f"{name} must {rule}", got=value)
-        if any(step < 1 for step in self.decay_at):
-            raise InputError("decay_at must contain numbers of steps, each at least 1", got=self.decay_at)
-
-
-_RULES: dict[str, tuple[Callable[[float], bool], str]] = {
-    **dict.fromkeys(("epochs", "steps", "batch_size", "decay_epochs"), (lambda n: n >= 1, "be at least 1")),
-    **dict.fromkeys(("lr", "clip"), (lambda x: x > 0, "be a positive number")),
-    **dict.fromkeys(("momentum", "beta2"), (lambda x: 0 <= x < 1, "be at least 0 and below 1")),
-    **dict.fromkeys(
-        ("weight_decay", "l1", "asam", "decay_factor", "warmup_steps"), (lambda x: x >= 0, "not be negative")
-    ),
-    **dict.fromkeys(("stop_accuracy", "decay_fraction"), (lambda x: 0 < x <= 1, "lie between 0 and 1")),
-    "stop_loss": (lambda _: True, "be a number"),
-}
 
 
 def learning_rate(config: TrainConfig, step: int, total: int, per_epoch: int) -> float:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.cache import CacheWriteError, RowStore
-from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
+from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError, check_type
 from spurless.core.files import cache_folder
 from spurless.core.hashing import content_hash, describe_values
 from spurless.core.modules import eval_mode
@@ -50,6 +50,7 @@ def embed(model: nn.Module, data: Splits, *, compute: Compute = DEFAULT, dtype: 
     """
     if dtype not in DTYPES:
         raise UnknownNameError("type of features", dtype, DTYPES)
+    check_type(data, Splits, "data", "Splits, for example from sp.load(NAME)")
     classifier = wrap(model)
     device = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
     run = make_run(compute, 0, TrainConfig())

@@ -7,13 +7,14 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError
+from spurless.core.errors import InputError, check_type
 from spurless.core.modules import Input, eval_mode
 from spurless.data.loader import CPU, Loader, sequential_order
 from spurless.data.split import Split
 from spurless.metrics.groupwise import GroupTable, group_table
 from spurless.models.classifier import extract_tensor
 from spurless.models.input_errors import readable_forward_errors
+from spurless.models.wrapping import check_has_weights
 
 EVALUATION_BATCH = 512
 MAX_SMALL_INPUT = 4 * 64 * 64
@@ -38,6 +39,8 @@ def logits(model: nn.Module, split: Split, device: torch.device = CPU, workers: 
     Raises:
         InputError: the split is empty, the model does not accept its examples, or it does not return logits.
     """
+    check_type(split, Split, "split", "a Split, such as data.test")
+    check_has_weights(model, ran=True)
     if not len(split):
         raise InputError("the split has no examples", hint="Pass a split with at least one example.")
     loader = Loader(split, sequential_order(len(split)), _batch_size(split, device), device, workers=workers)

@@ -55,26 +55,26 @@ def test_arrays_are_read_by_key(tmp_path: Path) -> None:
     y, x = read_npz(tmp_path / "a.npz", ("y", "x"))
     assert x.tolist() == [0, 1, 2]
     assert y.tolist() == [1, 1]
-    with pytest.raises(InputError, match=r"a.npz: the archive has no key 'w' \(got x, y, z\)"):
+    with pytest.raises(InputError, match=r"a.npz: the archive has no key 'w' \(got x\)"):
         read_npz(tmp_path / "a.npz", ("x", "w"))
 
 
 def test_an_archive_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(b"no archive")
-    with pytest.raises(InputError, match=r"a.npz: the archive cannot be read"):
+    with pytest.raises(InputError, match=r"a.npz: the file is not an npz archive"):
         read_npz(tmp_path / "a.npz", ("x",))
     np.save(tmp_path / "b.npy", np.zeros(3))
-    with pytest.raises(InputError, match=r"b.npy: the file contains a single array"):
+    with pytest.raises(InputError, match=r"b.npy: the file contains one array"):
         read_npz(tmp_path / "b.npy", ("x",))
     np.savez(tmp_path / "c.npz", x=np.zeros(1000))
     (tmp_path / "c.npz").write_bytes((tmp_path / "c.npz").read_bytes()[:900])
-    with pytest.raises(InputError, match=r"c.npz: the archive cannot be read"):
+    with pytest.raises(InputError, match=r"c.npz: the file is not an npz archive"):
         read_npz(tmp_path / "c.npz", ("x",))
 
 
 def test_python_objects_are_never_loaded(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(InputError, match=r"a.npz: the archive cannot be read: .*allow_pickle"):
+    with pytest.raises(InputError, match=r"a.npz: the array .x. contains Python objects"):
         read_npz(tmp_path / "a.npz", ("x",))
 
 

@@ -88,9 +88,9 @@ def test_any_two_attributes_will_do(tmp_path: Path) -> None:
         ({"label": "Blond"}, UnknownNameError, r"No label of celeba10k is called 'Blond'"),
         ({"attribute": "male"}, UnknownNameError, r"No attribute of celeba10k is called 'male'.*Male"),
         ({"attribute": "Blond_Hair"}, InputError, r"celeba10k: option 'attribute' must differ from the label"),
-        ({"val": 1.5}, InputError, r"option 'val' must be a fraction"),
+        ({"val": 1.5}, InputError, r"val must be a fraction"),
         ({"val": 0.7, "test": 0.7}, InputError, r"the fractions of train, val and test must add up to 1"),
-        ({"size": -1}, InputError, r"option 'size' must be at least 0"),
+        ({"size": -1}, InputError, r"size must not be negative"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::spurless.core.errors.IncompleteDataWarning")

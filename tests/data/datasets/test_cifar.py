@@ -259,7 +259,7 @@ def test_bad_options_are_refused(small_cifar: str) -> None:
         InputError, match=r"cifar10: option 'form' is unknown \(expected auto, official, jpeg, got png\)"
     ):
         cifar10(Cifar10Config(form="png"))
-    with pytest.raises(InputError, match=r"cifar10: option 'val' must be at least 1"):
+    with pytest.raises(InputError, match=r"val must be at least 1"):
         cifar10(Cifar10Config(val=0))
     with pytest.raises(UnknownNameError, match="augmentation"):
         cifar10(Cifar10Config(augment="mirror"))

@@ -50,7 +50,7 @@ def test_the_other_one_is_not_enough_either(small_mnist: str) -> None:
 
 
 def test_bad_options_are_refused() -> None:
-    with pytest.raises(InputError, match="mnist-cifar: option 'conflicting' must be a fraction"):
+    with pytest.raises(InputError, match="conflicting must be a fraction"):
         mnist_cifar(MnistCifarConfig(conflicting=1.1))
     with pytest.raises(InputError, match="mnist-cifar: option 'form' is unknown"):
         mnist_cifar(MnistCifarConfig(form="gif"))
@@ -115,5 +115,5 @@ def test_conflicting_counts_are_exact_and_the_rest_is_unbiased() -> None:
 
 
 def test_a_bad_share_is_refused() -> None:
-    with pytest.raises(InputError, match="dominoes-digits: option 'conflicting' must be a fraction"):
+    with pytest.raises(InputError, match="conflicting must be a fraction"):
         dominoes_digits(DominoesDigitsConfig(conflicting=-0.1))

@@ -107,9 +107,9 @@ def test_it_is_learnable_without_the_shortcut_and_misleads_with_it() -> None:
 
 
 def test_wrong_options_are_refused_and_the_row_is_complete() -> None:
-    with pytest.raises(InputError, match="option 'conflicting' must be a fraction"):
+    with pytest.raises(InputError, match="conflicting must be a fraction"):
         negated_claims(NegatedClaimsConfig(conflicting=-0.1))
-    with pytest.raises(InputError, match="option 'n_val' must be at least 3"):
+    with pytest.raises(InputError, match="n_val must be at least 3"):
         negated_claims(NegatedClaimsConfig(n_val=2))
     assert DATASET.layout is None
     assert negated_claims(SMALL).fingerprint() == negated_claims(SMALL).fingerprint()

@@ -83,5 +83,5 @@ def test_what_is_missing_or_wrong_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_text(path.read_text().replace("rotten_tomatoes", "elsewhere", 1))
     with pytest.raises(InputError, match=r"reviews.csv, row 5: 'elsewhere' is not a valid value of column 'source'"):
         load(tmp_path, "none")
-    with pytest.raises(InputError, match=r"option 'conflicting' must be a fraction"):
+    with pytest.raises(InputError, match=r"conflicting must be a fraction"):
         load(tmp_path, "none", conflicting=2.0)

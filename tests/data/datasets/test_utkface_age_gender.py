@@ -99,10 +99,10 @@ def test_copies_are_kept_once_and_not_at_all_where_they_disagree(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"conflicting": 1.5}, r"utkface-age-gender: option 'conflicting' must be a fraction"),
-        ({"n_val": 3}, r"option 'n_val' must be at least 4"),
+        ({"conflicting": 1.5}, r"conflicting must be a fraction"),
+        ({"n_val": 3}, r"n_val must be at least 4"),
         ({"n_train": 400}, r"the group 'young, female' is too small for the three splits \(expected 186 .*, got 50\)"),
-        ({"size": -1}, r"option 'size' must be at least 0"),
+        ({"size": -1}, r"size must not be negative"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::spurless.core.errors.IncompleteDataWarning")

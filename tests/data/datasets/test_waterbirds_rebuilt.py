@@ -127,7 +127,7 @@ def test_wrong_columns_are_refused(changed: dict[str, Any], said: str, tmp_path:
 def test_a_folder_without_it_and_a_cut_pack_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"files of waterbirds-rebuilt are missing.*use waterbirds.*--root"):
         waterbirds_rebuilt(WaterbirdsRebuiltConfig(root=str(tmp_path)))
-    with pytest.raises(InputError, match=r"option 'size' must be at least 0"):
+    with pytest.raises(InputError, match=r"size must not be negative"):
         waterbirds_rebuilt(WaterbirdsRebuiltConfig(root=str(tmp_path), size=-1))
     path = write(tmp_path)
     path.write_bytes(path.read_bytes()[:-50])

@@ -39,9 +39,9 @@ def test_linear_is_one_layer_on_the_raw_input() -> None:
 
 
 def test_no_layer_is_refused() -> None:
-    with pytest.raises(InputError, match=r"option 'depth' of mlp is too small .expected 1 or more, got 0."):
+    with pytest.raises(InputError, match=r"depth must be at least 1"):
         MLPConfig(depth=0)
-    with pytest.raises(InputError, match=r"option 'features' of mlp is too small"):
+    with pytest.raises(InputError, match=r"features must be at least 1"):
         MLPConfig(features=0)
     with pytest.raises(InputError, match=r"option 'features' of mlp needs a hidden layer"):
         MLPConfig(depth=1, features=3)

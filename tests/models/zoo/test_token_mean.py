@@ -60,5 +60,5 @@ def test_the_mean_is_taken_over_the_mask() -> None:
 
 @pytest.mark.parametrize("option", ["vocabulary", "width", "hidden"])
 def test_sizes_below_one_are_refused(option: str) -> None:
-    with pytest.raises(InputError, match=rf"option '{option}' of token-mean is too small"):
+    with pytest.raises(InputError, match=rf"{option} must be at least 1"):
         TokenMeanConfig(**{option: 0})

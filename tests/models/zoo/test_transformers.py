@@ -237,7 +237,7 @@ def test_without_transformers_the_install_is_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(InputError, match="option 'dropout' of transformers must be a fraction"):
+    with pytest.raises(InputError, match=r"dropout.* must be a fraction"):
         TransformersConfig(dropout=1.0)
     with pytest.raises(InputError, match=r"option 'pool' of transformers:minilm cannot be 'max'"):
         build("transformers:minilm", input_shape=(8,), n_classes=2, pool="max")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
-from zipfile import BadZipFile
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
+from spurless.data.loaders.pack import read_arrays
 from spurless.data.split import Split, Transform
 
 LabelledImages: TypeAlias = "tuple[Tensor, Tensor]"  # images and their labels, in file order
@@ -80,22 +80,10 @@ def hold_out_val(name: str, train: LabelledImages, test: LabelledImages, n_val: 
 
 def read_npz(path: Path, keys: Sequence[str]) -> list[Any]:
     """Read arrays from an npz archive without unpickling anything."""
-    import numpy as np
-
-    with path.open("rb") as file:  # np.load(path) would not close a broken file
-        try:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError("the file contains a single array, not an npz archive", where=path)
-            if missing := [key for key in keys if key not in archive.files]:
-                raise InputError(f"the archive has no key {missing[0]!r}", where=path, got=", ".join(archive.files))
-            return [archive[key] for key in keys]
-        except InputError:
-            raise
-        except (ValueError, OSError, EOFError, BadZipFile) as error:
-            raise InputError(
-                f"the archive cannot be read: {error}", where=path, hint="Download the file again."
-            ) from None
+    arrays = read_arrays(path, "|".join(keys))
+    if missing := [key for key in keys if key not in arrays]:
+        raise InputError(f"the archive has no key {missing[0]!r}", where=path, got=", ".join(arrays) or "other keys")
+    return [arrays[key] for key in keys]
 
 
 def check_image_labels(x: Tensor, y: Tensor, n_classes: int, where: object) -> LabelledImages:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from spurless.core.config import CheckedConfig, Range, SeedNumber
 from spurless.core.groups import Groups
+from spurless.core.limits import check_bytes
 from spurless.core.seeds import Seeds
 from spurless.data.dataset import Card, Layout, check_published_counts, find_folder
 from spurless.data.loaders.images import ImageFiles, read_images
@@ -21,10 +23,15 @@ from spurless.data.transforms import augmentation
 
 BINARY_CODES = {"0": 0, "1": 1}
 SPLIT_CODES = {"0": 0, "1": 1, "2": 2}
+MAX_EXAMPLES, MAX_SIDE, MAX_TOKENS = 10**7, 4096, 65_536
+Examples = Annotated[int, Range(1, MAX_EXAMPLES)]
+PixelsOrZero = Annotated[int, Range(0, MAX_SIDE)]
+PhotoSize = Annotated[int, Range(8, MAX_SIDE)]
+DigitSize = Annotated[int, Range(8, 256)]
 
 
 @dataclass(frozen=True)
-class FilesConfig:
+class FilesConfig(CheckedConfig):
     """The first option of datasets that are read from files."""
 
     root: str | None = None  # the data folder; None: $SPURLESS_DATA, else ./data
@@ -34,15 +41,16 @@ class FilesConfig:
 class ImageConfig(FilesConfig):
     """Options of datasets of photographs."""
 
-    size: int = 224  # pixels; 0: as stored, in datasets of one file
+    size: PixelsOrZero = 224  # pixels; 0: as stored, in datasets of one file
     augment: str = "none"  # none, flip, crop-flip or turn, in training
-    seed: int = 0  # not used if the splits are published
+    seed: SeedNumber = 0  # not used if the splits are published
 
 
 @dataclass(frozen=True)
 class ImageFilesConfig(ImageConfig):
     """Options of datasets with a file per image."""
 
+    size: PhotoSize = 224  # pixels
     cache: bool | None = None  # cache decoded images on disk; None: only if there are many
 
 
@@ -51,8 +59,8 @@ class TextConfig(FilesConfig):
     """Options of datasets of texts."""
 
     tokenizer: str = "auto"  # minilm if installed, else words
-    max_length: int = 128  # tokens
-    seed: int = 0  # of the split, if none is published
+    max_length: Annotated[int, Range(4, MAX_TOKENS)] = 128  # tokens
+    seed: SeedNumber = 0  # of the split, if none is published
 
 
 _Text = TypeVar("_Text", bound=TextConfig)
@@ -105,6 +113,11 @@ def sample_splits(
 ) -> Splits:
     """Sample ``n_train``, ``n_val`` and ``n_test`` examples with ``sample(config, n, fraction, generator)``."""
     seeds = Seeds(config.seed)
+    few = sample(config, 3, fractions[0], seeds.generator("size")).x
+    total = sum(getattr(config, f"n_{name}") for name in ("train", "val", "test"))
+    parts_of_few = few.values() if isinstance(few, dict) else (few,)
+    per_example = sum(part[0].numel() * part.element_size() for part in parts_of_few if isinstance(part, Tensor))
+    check_bytes(per_example * total, "the dataset", card.name)
     parts = [
         sample(config, getattr(config, f"n_{name}"), fraction, seeds.generator(name))
         for name, fraction in zip(("train", "val", "test"), fractions, strict=True)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.errors import InputError
+from spurless.core.limits import open_gzip
 from spurless.core.seeds import Seeds
 from spurless.data.dataset import Layout, find_folder, require_file
 from spurless.data.datasets._base_images import BaseImages, LabelledImages, check_image_labels, hold_out_val, read_npz
@@ -92,7 +93,7 @@ def _read_idx(folder: Path, file: str, name: str) -> Tensor:
     with TemporaryDirectory() as scratch:
         plain = Path(scratch) / file
         try:
-            with gzip.open(packed, "rb") as source, plain.open("wb") as target:
+            with packed.open("rb") as opened, open_gzip(packed, opened) as source, plain.open("wb") as target:
                 shutil.copyfileobj(source, target)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(

@@ -18,7 +18,7 @@ import torch
 
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
-from spurless.data.checks import check_choice, check_minimum
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, Layout, find_folder, require_file
 from spurless.data.datasets._common import BINARY_CODES, ImageFilesConfig, read_image_split, split_examples
 from spurless.data.loaders.folder import images_in, subfolders
@@ -59,7 +59,6 @@ class BffhqConfig(ImageFilesConfig):
 
 def bffhq(config: BffhqConfig = BffhqConfig()) -> Splits:
     """Read the three splits."""
-    check_minimum(CARD, config, size=8)
     check_choice(CARD, config, "percent", TRAIN_FOLDERS)
     folder = find_folder(CARD.name, LAYOUT, config.root)
     train = require_file(folder / config.percent, CARD.name)

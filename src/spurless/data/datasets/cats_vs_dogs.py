@@ -22,9 +22,14 @@ import torch
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_minimum
 from spurless.data.dataset import Card, Dataset, Layout, find_folder, require_file
-from spurless.data.datasets._common import ImageFilesConfig, read_image_split, sample_split_numbers, split_examples
+from spurless.data.datasets._common import (
+    ImageFilesConfig,
+    PhotoSize,
+    read_image_split,
+    sample_split_numbers,
+    split_examples,
+)
 from spurless.data.loaders.folder import images_in
 from spurless.data.split import Splits
 
@@ -58,12 +63,11 @@ LAYOUT = Layout(
 class CatsVsDogsConfig(ImageFilesConfig):
     """Options of ``cats-vs-dogs``."""
 
-    size: int = 64  # pixels; SelectiveNet, MaskTune
+    size: PhotoSize = 64  # pixels; SelectiveNet, MaskTune
 
 
 def cats_vs_dogs(config: CatsVsDogsConfig = CatsVsDogsConfig()) -> Splits:
     """Read all images and sample the three splits."""
-    check_minimum(CARD, config, size=8)
     folder = find_folder(CARD.name, LAYOUT, config.root)
     microsoft = (folder / "PetImages").is_dir()
     cats, dogs = _list_microsoft(folder / "PetImages") if microsoft else _list_kaggle(folder / "train")

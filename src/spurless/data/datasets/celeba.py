@@ -32,16 +32,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spurless.core.config import Fraction
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_choice, check_fractions, check_minimum
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, Layout, find_folder, require_file
 from spurless.data.datasets._common import (
     BINARY_CODES,
     SPLIT_CODES,
     ImageConfig,
     ImageFilesConfig,
+    PixelsOrZero,
     read_image_split,
     sample_split_numbers,
     split_examples,
@@ -116,7 +118,6 @@ class CelebAConfig(ImageFilesConfig):
 
 def celeba(config: CelebAConfig = CelebAConfig()) -> Splits:
     """Read the three splits."""
-    check_minimum(CARD, config, size=8)
     _check_names(config)
     folder = find_folder(CARD.name, LAYOUT, config.root)
     table = _read_lists(folder, (config.label, config.attribute))
@@ -300,9 +301,9 @@ class Celeba10kConfig(ImageConfig):
 
     label: str = "Blond_Hair"  # Sagawa et al.
     attribute: str = "Male"  # Sagawa et al.
-    val: float = 0.2  # fraction of every group; ours
-    test: float = 0.2  # fraction of every group; ours
-    size: int = 0  # pixels of the square cropped from the centre; 0: as stored, 109 high and 89 wide
+    val: Fraction = 0.2  # fraction of every group; ours
+    test: Fraction = 0.2  # fraction of every group; ours
+    size: PixelsOrZero = 0  # pixels of the square cropped from the centre; 0: as stored, 109 high and 89 wide
 
 
 def celeba10k(config: Celeba10kConfig = Celeba10kConfig()) -> Splits:
@@ -319,8 +320,6 @@ def celeba10k(config: Celeba10kConfig = Celeba10kConfig()) -> Splits:
           and test are 20 % each, since there are only 81 blond men.
         * The official splits share no person. The file does not identify persons, so one may occur in two splits.
     """
-    check_minimum(CELEBA10K_CARD, config, size=0)
-    check_fractions(CELEBA10K_CARD, config, "val", "test")
     if config.label == config.attribute:
         raise InputError(
             "option 'attribute' must differ from the label", where=CELEBA10K_CARD.name, got=config.attribute

@@ -23,14 +23,15 @@ import torch
 from torch import Tensor
 
 from spurless.core.cache import cached_tensors
+from spurless.core.config import SeedNumber
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.hashing import content_hash
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_choice, check_minimum
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, Layout, check_published_counts, find_folder, require_file
 from spurless.data.datasets._base_images import BaseImages, LabelledImages, check_image_labels, hold_out_val, read_npz
-from spurless.data.datasets._common import FilesConfig, join_splits
+from spurless.data.datasets._common import Examples, FilesConfig, join_splits
 from spurless.data.loaders.images import decode_all, decode_image
 from spurless.data.split import Split, Splits
 from spurless.data.transforms import augmentation
@@ -267,9 +268,9 @@ CIFAR100_CARD = Card(
 class Cifar100Config(FilesConfig):
     """Options of ``cifar100``."""
 
-    val: int = 5000  # images of the official train split; usual
+    val: Examples = 5000  # images of the official train split; usual
     augment: str = "none"  # none, flip, crop-flip or turn, in training
-    seed: int = 0
+    seed: SeedNumber = 0
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,6 @@ def cifar100(config: Cifar100Config) -> Splits:
 
 
 def _load(card: Card, config: Cifar100Config, classes: tuple[str, ...], read: Callable[[str], Cifar]) -> Splits:
-    check_minimum(card, config, val=1)
     augment = augmentation(config.augment, 32)
     cifar = read(card.name)
     base = cifar.hold_out_val(card.name, config.val, Seeds(config.seed))

@@ -13,15 +13,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from spurless.core.config import Range
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
-from spurless.data.checks import check_choice, check_minimum
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, Layout
-from spurless.data.datasets._common import TextConfig, find_file, split_examples, tokenise_with, total_counts
+from spurless.data.datasets._common import (
+    MAX_TOKENS,
+    TextConfig,
+    find_file,
+    split_examples,
+    tokenise_with,
+    total_counts,
+)
 from spurless.data.loaders.csv import encode_column, read_columns
 from spurless.data.split import Split, Splits
 
@@ -65,13 +74,12 @@ class CivilCommentsConfig(TextConfig):
 
     groups: str = "overlapping"  # overlapping (WILDS: 16 groups) or coarse (JTT, SELF: 4 groups)
     tokenizer: str = "auto"  # minilm if installed, else words; SELF: bert-base-uncased
-    max_length: int = 220  # tokens; SELF. WILDS: 300
+    max_length: Annotated[int, Range(4, MAX_TOKENS)] = 220  # tokens; SELF. WILDS: 300
 
 
 def civilcomments(config: CivilCommentsConfig = CivilCommentsConfig()) -> Splits:
     """Read the three splits."""
     check_choice(CARD, config, "groups", tuple(GROUPS))
-    check_minimum(CARD, config, max_length=4)
     path = find_file(CARD, LAYOUT, config.root)
     cells = read_columns(path, ("comment_text", "split", "toxicity", *IDENTITIES))
     texts, split = cells.pop("comment_text"), encode_column(cells.pop("split"), SPLIT_CODES, path, "split")

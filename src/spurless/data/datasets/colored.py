@@ -15,16 +15,16 @@ Deviations:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from spurless.core.errors import InputError
+from spurless.core.config import CheckedConfig, Fraction, Range, SeedNumber
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_fractions
 from spurless.data.dataset import Card, Dataset, check_published_counts
 from spurless.data.datasets import _digits as digits
 from spurless.data.datasets import _mnist as mnist
 from spurless.data.datasets._base_images import BaseImages
-from spurless.data.datasets._common import FilesConfig, join_splits
+from spurless.data.datasets._common import DigitSize, FilesConfig, join_splits
 from spurless.data.split import Split, Splits
 
 PUBLISHED_CONFLICTING = {0.005: 249, 0.01: 491, 0.02: 986, 0.05: 2449}
@@ -61,33 +61,32 @@ COLORED_DIGITS_CARD = Card(
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(CheckedConfig):
     """Options of both datasets."""
 
-    conflicting: float = 0.01  # fraction of train images with another colour; DCWP: 0.005, 0.01, 0.02, 0.05
-    severity: int = 1  # 1 to 5; higher: colours vary less, so the shortcut is easier; LfF
-    val_conflicting: float | None = None  # None: unbiased, as the test split
-    seed: int = 0
+    conflicting: Fraction = 0.01  # fraction of train images with another colour; DCWP: 0.005, 0.01, 0.02, 0.05
+    severity: Annotated[int, Range(1, 5)] = 1  # 1 to 5; higher: colours vary less, so the shortcut is easier; LfF
+    val_conflicting: Fraction | None = None  # None: unbiased, as the test split
+    seed: SeedNumber = 0
 
 
 @dataclass(frozen=True)
 class ColoredMnistConfig(_Config, FilesConfig):
     """Options of ``colored-mnist``."""
 
-    severity: int = 4  # LfF's runs
+    severity: Annotated[int, Range(1, 5)] = 4  # LfF's runs
 
 
 @dataclass(frozen=True)
 class ColoredDigitsConfig(_Config):
     """Options of ``colored-digits``."""
 
-    size: int = 28  # pixels of a digit; as MNIST
+    size: DigitSize = 28  # pixels of a digit; as MNIST
 
 
 def colored_mnist(config: ColoredMnistConfig) -> Splits:
     """Colour MNIST digits."""
     card = COLORED_MNIST_CARD
-    _check(card, config)
     base = mnist.load_base_mnist(card.name, config.root, N_VAL, Seeds(config.seed))
     parts = _colour_splits(base, config, count_conflicting(config.conflicting, len(base.train)))
     splits = join_splits(card, config, parts)
@@ -97,7 +96,6 @@ def colored_mnist(config: ColoredMnistConfig) -> Splits:
 def colored_digits(config: ColoredDigitsConfig) -> Splits:
     """Colour the digits of scikit-learn."""
     card = COLORED_DIGITS_CARD
-    _check(card, config)
     parts = _colour_splits(digits.load_base_digits(config.size, Seeds(config.seed)), config)
     return join_splits(card, config, parts)
 
@@ -111,12 +109,6 @@ def count_conflicting(fraction: float, n_train: int) -> int:
     """
     published = PUBLISHED_CONFLICTING.get(fraction) if n_train == N_TRAIN else None
     return round(fraction * n_train) if published is None else published
-
-
-def _check(card: Card, config: _Config) -> None:
-    check_fractions(card, config, "conflicting", "val_conflicting")
-    if not 1 <= config.severity <= len(digits.SEVERITY_STD):
-        raise InputError("option 'severity' is out of range", where=card.name, expected="1 to 5", got=config.severity)
 
 
 def _colour_splits(base: BaseImages, config: _Config, n_conflicting: int | None = None) -> list[Split]:

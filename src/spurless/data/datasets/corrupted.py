@@ -15,17 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from spurless.core.cache import cached_tensors
+from spurless.core.config import CheckedConfig, Fraction, Range, SeedNumber
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.hashing import content_hash
 from spurless.core.progress import progress_reporter
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_choice, check_fractions
+from spurless.data.checks import check_choice
 from spurless.data.corruptions import DCWP_TEN, corrupt
 from spurless.data.dataset import Card, Dataset, check_published_counts
 from spurless.data.datasets import _digits as digits
@@ -74,14 +76,14 @@ CORRUPTED_DIGITS_CARD = Card(
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(CheckedConfig):
     """Options of both datasets."""
 
-    conflicting: float = 0.01  # fraction of train images with another corruption; DCWP: 0.005, 0.01, 0.02, 0.05
-    severity: int = 5  # 1 to 5; DCWP
-    val_conflicting: float | None = None  # None: unbiased, as the test split
+    conflicting: Fraction = 0.01  # fraction of train images with another corruption; DCWP: 0.005, 0.01, 0.02, 0.05
+    severity: Annotated[int, Range(1, 5)] = 5  # 1 to 5; DCWP
+    val_conflicting: Fraction | None = None  # None: unbiased, as the test split
     device: str = "auto"  # where the images are computed: auto (CUDA if available), cpu or cuda; changes no pixel
-    seed: int = 0
+    seed: SeedNumber = 0
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,7 @@ def count_train_and_conflicting(fraction: float, n: int) -> tuple[int, int]:
 
 
 def _check(card: Card, config: _Config) -> None:
-    check_fractions(card, config, "conflicting", "val_conflicting")
     check_choice(card, config, "device", ("auto", "cpu", "cuda"))
-    if not 1 <= config.severity <= 5:
-        raise InputError("option 'severity' is out of range", where=card.name, expected="1 to 5", got=config.severity)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise InputError("option 'device' is cuda, but CUDA is not available", where=card.name, hint="Use device=auto.")
 

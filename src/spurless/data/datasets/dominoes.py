@@ -18,9 +18,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spurless.core.config import CheckedConfig, Fraction, SeedNumber
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_choice, check_fractions
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, Layout, check_published_counts
 from spurless.data.datasets import _digits as digits
 from spurless.data.datasets import _mnist as mnist
@@ -77,11 +78,11 @@ MNIST_CIFAR_LAYOUT = Layout(
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(CheckedConfig):
     """Options of both datasets."""
 
-    conflicting: float = 0.1  # rho of the train split; Barsbey et al.; Shah et al.: 0.25 for a fully connected net
-    seed: int = 0
+    conflicting: Fraction = 0.1  # rho of the train split; Barsbey et al.; Shah et al.: 0.25 for a fully connected net
+    seed: SeedNumber = 0
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,6 @@ class DominoesDigitsConfig(_Config):
 def mnist_cifar(config: MnistCifarConfig) -> Splits:
     """Stack MNIST digits on CIFAR-10 photographs."""
     card = MNIST_CIFAR_CARD
-    check_fractions(card, config, "conflicting")
     check_choice(card, config, "form", cifar.FORMS)
     seeds = Seeds(config.seed)
     top = mnist.load_base_mnist(card.name, config.root, N_VAL, seeds.child("mnist"))
@@ -113,7 +113,6 @@ def mnist_cifar(config: MnistCifarConfig) -> Splits:
 def dominoes_digits(config: DominoesDigitsConfig) -> Splits:
     """Stack the digits of scikit-learn on textures."""
     card = DOMINOES_DIGITS_CARD
-    check_fractions(card, config, "conflicting")
     seeds = Seeds(config.seed)
     top = digits.load_base_digits(28, seeds)
     bottom = make_base_textures({name: len(index) for name, index in top.indices.items()}, seeds)

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spurless.core.errors import InputError
+from spurless.core.config import CheckedConfig, Fraction, PositiveFraction, SeedNumber
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_fractions
 from spurless.data.dataset import Card, Dataset, check_published_counts
 from spurless.data.datasets import _digits as digits
 from spurless.data.datasets import _mnist as mnist
 from spurless.data.datasets._base_images import BaseImages
-from spurless.data.datasets._common import FilesConfig, join_splits
+from spurless.data.datasets._common import DigitSize, FilesConfig, join_splits
 from spurless.data.split import Split, Splits
 
 GROUPS = Groups(labels=digits.DIGITS, attributes=tuple(f"{digit} on the right" for digit in digits.DIGITS))
@@ -52,12 +51,12 @@ DOUBLE_DIGITS_CARD = Card(
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(CheckedConfig):
     """Options of both datasets."""
 
-    conflicting: float = 0.025  # rho of the train split; the paper
-    dim: float = 0.5  # brightness of the left digit; not in the paper, our choice
-    seed: int = 0
+    conflicting: Fraction = 0.025  # rho of the train split; the paper
+    dim: PositiveFraction = 0.5  # brightness of the left digit; not in the paper, our choice
+    seed: SeedNumber = 0
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,12 @@ class DoubleMnistConfig(_Config, FilesConfig):
 class DoubleDigitsConfig(_Config):
     """Options of ``double-digits``."""
 
-    size: int = 28  # pixels of a digit; as MNIST
+    size: DigitSize = 28  # pixels of a digit; as MNIST
 
 
 def double_mnist(config: DoubleMnistConfig) -> Splits:
     """Pair MNIST digits."""
     card = DOUBLE_MNIST_CARD
-    _check(card, config)
     base = mnist.load_base_mnist(card.name, config.root, N_VAL, Seeds(config.seed))
     splits = join_splits(card, config, _pair_splits(base, config))
     return check_published_counts(splits, mnist.expected_sizes(N_VAL))
@@ -84,15 +82,8 @@ def double_mnist(config: DoubleMnistConfig) -> Splits:
 def double_digits(config: DoubleDigitsConfig) -> Splits:
     """Pair the digits of scikit-learn."""
     card = DOUBLE_DIGITS_CARD
-    _check(card, config)
     base = digits.load_base_digits(config.size, Seeds(config.seed))
     return join_splits(card, config, _pair_splits(base, config))
-
-
-def _check(card: Card, config: _Config) -> None:
-    check_fractions(card, config, "conflicting")
-    if not 0 < config.dim <= 1:
-        raise InputError("option 'dim' is out of range", where=card.name, expected="above 0, at most 1", got=config.dim)
 
 
 def _pair_splits(base: BaseImages, config: _Config) -> list[Split]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from spurless.core.errors import IncompleteDataWarning, InputError, SpurlessWarning
 from spurless.core.groups import Groups
-from spurless.data.checks import check_choice, check_minimum
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, Layout, find_folder, require_file
 from spurless.data.datasets._common import TextConfig, split_examples, tokenise_with
 from spurless.data.loaders.csv import encode_column, open_csv, read_columns
@@ -70,7 +70,6 @@ class FDCL18Config(TextConfig):
 def fdcl18(config: FDCL18Config = FDCL18Config()) -> Splits:
     """Read the tweets."""
     check_choice(CARD, config, "partition", ("clean", "imperfect"))
-    check_minimum(CARD, config, max_length=4)
     folder = find_folder(CARD.name, LAYOUT, config.root)
     texts, y, a, split = (
         _read_gc_dro_files(folder) if (folder / SPLIT_FILES[0]).is_file() else _read_published_file(folder)

@@ -17,16 +17,17 @@ Deviation:
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from spurless.core.config import CheckedConfig, Positive, Range, SeedNumber
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_minimum
 from spurless.data.dataset import Card, Dataset
+from spurless.data.datasets._common import MAX_EXAMPLES, Examples
 from spurless.data.split import Split, Splits
 
 MEANS = {
@@ -48,22 +49,22 @@ CARD = Card(
 
 
 @dataclass(frozen=True)
-class GaussiansConfig:
+class GaussiansConfig(CheckedConfig):
     """Options of ``gaussians``."""
 
     biased: bool = True  # wrong labels are systematic; False: random. The paper has both
     means: Literal["circle", "square"] = "circle"  # the paper's text; the authors' code
-    std: float = 0.2  # per axis; authors' code
-    per_class: int = 100  # clean train examples; authors' code
-    mislabelled: int = 5  # added train examples with a wrong label, per class; authors' code
-    val_per_class: int = 100  # ours; the authors have no validation split
-    test_per_class: int = 100  # the authors' code has 10, which is too few to compare models
-    seed: int = 0
+    std: Positive = 0.2  # per axis; authors' code
+    per_class: Examples = 100  # clean train examples; authors' code
+    mislabelled: Annotated[int, Range(0, MAX_EXAMPLES)] = 5
+    """added train examples with a wrong label, per class; authors' code"""
+    val_per_class: Examples = 100  # ours; the authors have no validation split
+    test_per_class: Examples = 100  # the authors' code has 10, which is too few to compare models
+    seed: SeedNumber = 0
 
 
 def gaussians(config: GaussiansConfig = GaussiansConfig()) -> Splits:
     """Sample the three splits."""
-    _check(config)
     seeds = Seeds(config.seed)
     return Splits(
         _sample_train(config, seeds),
@@ -109,14 +110,6 @@ def _sample_clean(config: GaussiansConfig, per_class: int, generator: torch.Gene
 
 def _sample_around(origin: Tensor, config: GaussiansConfig, generator: torch.Generator) -> Tensor:
     return MEANS[config.means][origin] + config.std * torch.randn(len(origin), 2, generator=generator)
-
-
-def _check(config: GaussiansConfig) -> None:
-    if config.means not in MEANS:
-        raise InputError("option 'means' is unknown", where=CARD.name, expected=" or ".join(MEANS), got=config.means)
-    if not config.std > 0:
-        raise InputError("option 'std' must be above 0", where=CARD.name, got=config.std)
-    check_minimum(CARD, config, per_class=1, mislabelled=0, val_per_class=1, test_per_class=1)
 
 
 DATASET = Dataset(card=CARD, config=GaussiansConfig, make=gaussians)

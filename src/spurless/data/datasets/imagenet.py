@@ -24,9 +24,8 @@ from spurless.core.errors import InputError
 from spurless.core.files import data_folder
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_minimum
 from spurless.data.dataset import Card, Dataset, Layout, find_folder, require_file
-from spurless.data.datasets._common import ImageFilesConfig, read_image_split, split_examples
+from spurless.data.datasets._common import Examples, ImageFilesConfig, read_image_split, split_examples
 from spurless.data.loaders.folder import image_names, subfolders
 from spurless.data.split import Splits
 
@@ -62,12 +61,11 @@ SORTING_HINT = (
 class ImagenetConfig(ImageFilesConfig):
     """Options of ``imagenet``."""
 
-    val_per_class: int = 50  # of the official train split, at most half of a class; as in the official val split
+    val_per_class: Examples = 50  # of the official train split, at most half of a class; as in the official val split
 
 
 def imagenet(config: ImagenetConfig = ImagenetConfig()) -> Splits:
     """Read train and the official validation images, and split val off train."""
-    check_minimum(CARD, config, size=8, val_per_class=1)
     folder = find_imagenet(config.root)
     wnids = class_folders(folder / "train")
     test_wnids = class_folders(folder / "val")
@@ -161,7 +159,7 @@ def _read_class_index(path: Path) -> dict[str, str]:
         return {}
     try:
         return {wnid: word.replace("_", " ") for wnid, word in json.loads(path.read_text(encoding="utf-8")).values()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         expected = '{"0": ["n01440764", "tench"], ...}'
         raise InputError("the file is not a class index", where=path, expected=expected) from None
 

@@ -22,7 +22,7 @@ import torch
 
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.groups import Groups
-from spurless.data.checks import check_choice, check_minimum, check_splits
+from spurless.data.checks import check_choice, check_splits
 from spurless.data.dataset import Card, Dataset, Layout, check_published_counts, find_folder, require_file
 from spurless.data.datasets._common import ImageFilesConfig, read_image_split
 from spurless.data.loaders.folder import image_names, images_in, subfolders
@@ -102,7 +102,6 @@ def backgrounds(config: ImagenetNineConfig = ImagenetNineConfig()) -> Split:
 
 
 def _find_checked(config: ImagenetNineConfig) -> Path:
-    check_minimum(CARD, config, size=8)
     check_choice(CARD, config, "train", TRAIN_FOLDERS)
     _parse_versions(config)
     return find_folder(CARD.name, LAYOUT, config.root)

@@ -15,7 +15,6 @@ import torch
 
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
-from spurless.data.checks import check_minimum
 from spurless.data.dataset import Card, Dataset, Layout, find_folder
 from spurless.data.datasets._common import ImageFilesConfig, read_image_split, split_examples
 from spurless.data.datasets.imagenet import class_files, class_folders, find_imagenet
@@ -63,7 +62,6 @@ class ImagenetAConfig(ImageFilesConfig):
 
 def imagenet_a(config: ImagenetAConfig = ImagenetAConfig()) -> Splits:
     """Read the three splits."""
-    check_minimum(CARD, config, size=8)
     top = find_folder(CARD.name, LAYOUT, config.root)
     official = find_imagenet(config.root)
     paths: list[Path] = []

@@ -18,14 +18,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import cos, pi
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from spurless.core.config import CheckedConfig, Fraction, Range, SeedNumber
 from spurless.core.groups import Groups
+from spurless.core.limits import check_bytes
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_fractions, check_minimum
 from spurless.data.dataset import Card, Dataset
+from spurless.data.datasets._common import MAX_SIDE, Examples
 from spurless.data.datasets._digits import assign_attributes
 from spurless.data.split import Split, Splits
 
@@ -55,20 +58,21 @@ CARD = Card(
 
 
 @dataclass(frozen=True)
-class MoonStarConfig:
+class MoonStarConfig(CheckedConfig):
     """Options of ``moon-star``."""
 
-    conflicting: float = 0.1  # rho of the train split, Barsbey et al.; 0 is Geirhos et al.
-    per_class: int = 2000  # train images; Geirhos et al.
-    val_per_class: int = 500  # ours
-    test_per_class: int = 500  # ours
-    size: int = 200  # pixels; Geirhos et al.
-    seed: int = 0
+    conflicting: Fraction = 0.1  # rho of the train split, Barsbey et al.; 0 is Geirhos et al.
+    per_class: Examples = 2000  # train images; Geirhos et al.
+    val_per_class: Examples = 500  # ours
+    test_per_class: Examples = 500  # ours
+    size: Annotated[int, Range(40, MAX_SIDE)] = 200  # pixels; Geirhos et al.
+    seed: SeedNumber = 0
 
 
 def moon_star(config: MoonStarConfig = MoonStarConfig()) -> Splits:
     """Sample positions and draw the shapes of the three splits."""
-    _check(config)
+    n = 2 * (config.per_class + config.val_per_class + config.test_per_class)
+    check_bytes(n * config.size**2, "the dataset", CARD.name)
     seeds = Seeds(config.seed)
 
     def unbiased(name: str, per_class: int) -> Split:
@@ -120,11 +124,6 @@ def _sample_shifts(box: Tensor, size: int, generator: torch.Generator) -> Tensor
     low, high = scaled[:, [0, 2]], scaled[:, [1, 3]]
     # integer arithmetic, since a float could be rounded up to the excluded high end
     return low + torch.randint(2**31, low.shape, generator=generator) * (high - low) // 2**31
-
-
-def _check(config: MoonStarConfig) -> None:
-    check_fractions(CARD, config, "conflicting")
-    check_minimum(CARD, config, per_class=1, val_per_class=1, test_per_class=1, size=40)
 
 
 DATASET = Dataset(card=CARD, config=MoonStarConfig, make=moon_star)

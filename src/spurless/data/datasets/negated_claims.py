@@ -12,14 +12,15 @@ vocabulary is fixed, and ``[pad]`` is token 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from spurless.core.config import CheckedConfig, Fraction, Range, SeedNumber
 from spurless.core.groups import Groups
-from spurless.data.checks import check_fractions, check_minimum
 from spurless.data.dataset import Card, Dataset
-from spurless.data.datasets._common import sample_splits
+from spurless.data.datasets._common import MAX_EXAMPLES, sample_splits
 from spurless.data.split import Split, Splits
 
 GROUPS = Groups(labels=("contradiction", "entailment", "neutral"), attributes=("no negation", "negation"))
@@ -52,20 +53,18 @@ CARD = Card(
 
 
 @dataclass(frozen=True)
-class NegatedClaimsConfig:
+class NegatedClaimsConfig(CheckedConfig):
     """Options of ``negated-claims``."""
 
-    conflicting: float = 0.02  # fraction of every train class with the other phrase; 0.5 is unbiased
-    n_train: int = 6000
-    n_val: int = 1200
-    n_test: int = 2400
-    seed: int = 0
+    conflicting: Fraction = 0.02  # fraction of every train class with the other phrase; 0.5 is unbiased
+    n_train: Annotated[int, Range(3, MAX_EXAMPLES)] = 6000
+    n_val: Annotated[int, Range(3, MAX_EXAMPLES)] = 1200
+    n_test: Annotated[int, Range(3, MAX_EXAMPLES)] = 2400
+    seed: SeedNumber = 0
 
 
 def negated_claims(config: NegatedClaimsConfig = NegatedClaimsConfig()) -> Splits:
     """Generate the pairs of the three splits."""
-    check_fractions(CARD, config, "conflicting")
-    check_minimum(CARD, config, n_train=3, n_val=3, n_test=3)
     return sample_splits(CARD, config, _sample, (config.conflicting, 0.5, 0.5))
 
 

@@ -19,19 +19,21 @@ Deviations:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from spurless.core.config import CheckedConfig, Count, Fraction, SeedNumber
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_choice, check_fractions
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, check_published_counts
 from spurless.data.datasets import _digits as digits
 from spurless.data.datasets import _mnist as mnist
 from spurless.data.datasets._base_images import BaseImages
-from spurless.data.datasets._common import FilesConfig, join_splits
+from spurless.data.datasets._common import DigitSize, FilesConfig, join_splits
 from spurless.data.split import Split, Splits
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -65,16 +67,16 @@ PATCHED_DIGITS_CARD = Card(
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(CheckedConfig):
     """Options of both datasets."""
 
-    conflicting: float = 0.01  # fraction of each train class in the minority; MaskTune
-    squares: int = 1  # 2: add a blue one in the top right corner, always both or none; MaskTune
-    square: int = 4  # pixels; MaskTune
+    conflicting: Fraction = 0.01  # fraction of each train class in the minority; MaskTune
+    squares: Literal[1, 2] = 1  # 2: add a blue one in the top right corner, always both or none; MaskTune
+    square: Count = 4  # pixels; MaskTune
     sorted_assignment: bool = False  # True: the authors' order, one digit per minority
-    val_conflicting: float | None = None  # None: half of each class is marked; MaskTune: 0.01, as in train
+    val_conflicting: Fraction | None = None  # None: half of each class is marked; MaskTune: 0.01, as in train
     test: str = "even"  # half of each class marked; conflicting or unmarked: MaskTune's test sets; paper: both joined
-    seed: int = 0
+    seed: SeedNumber = 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class BiasedMnistConfig(_Config, FilesConfig):
 class PatchedDigitsConfig(_Config):
     """Options of ``patched-digits``."""
 
-    size: int = 28  # pixels of a digit; as MNIST
+    size: DigitSize = 28  # pixels of a digit; as MNIST
 
 
 def biased_mnist(config: BiasedMnistConfig) -> Splits:
@@ -110,10 +112,7 @@ def patched_digits(config: PatchedDigitsConfig) -> Splits:
 
 
 def _check(card: Card, config: _Config, image_size: int) -> None:
-    check_fractions(card, config, "conflicting", "val_conflicting")
     check_choice(card, config, "test", TEST_VARIANTS)
-    if config.squares not in (1, 2):
-        raise InputError("option 'squares' is out of range", where=card.name, expected="1 or 2", got=config.squares)
     if not 1 <= config.square <= image_size // 2:
         expected, got = f"1 to {image_size // 2}", config.square
         raise InputError("option 'square' must be at most half the image", where=card.name, expected=expected, got=got)

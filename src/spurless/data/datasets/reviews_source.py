@@ -14,14 +14,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spurless.core.config import Fraction
 from spurless.core.errors import InputError
 from spurless.core.files import data_folder
 from spurless.core.groups import Groups
 from spurless.core.hf_files import packaged_file
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_fractions, check_minimum
 from spurless.data.dataset import Card, Dataset, Layout
-from spurless.data.datasets._common import BINARY_CODES, TextConfig, find_file, split_examples, tokenise_with
+from spurless.data.datasets._common import BINARY_CODES, Examples, TextConfig, find_file, split_examples, tokenise_with
 from spurless.data.loaders.csv import encode_column, read_columns
 from spurless.data.split import Split, Splits
 
@@ -50,16 +50,14 @@ LAYOUT = Layout(
 class ReviewsSourceConfig(TextConfig):
     """Options of ``reviews-source``."""
 
-    conflicting: float = 0.05  # fraction of every train class from the other source; 0.5 is unbiased
-    per_class: int = 2500  # reviews of each class in train
-    val_per_group: int = 500
-    test_per_group: int = 1000
+    conflicting: Fraction = 0.05  # fraction of every train class from the other source; 0.5 is unbiased
+    per_class: Examples = 2500  # reviews of each class in train
+    val_per_group: Examples = 500
+    test_per_group: Examples = 1000
 
 
 def reviews_source(config: ReviewsSourceConfig = ReviewsSourceConfig()) -> Splits:
     """Sample the three splits."""
-    check_fractions(CARD, config, "conflicting")
-    check_minimum(CARD, config, per_class=1, val_per_group=1, test_per_group=1, max_length=4)
     texts, y, a = _read_table(_find_file(config.root))
     rows, split = _sample_rows(GROUPS.encode(y, a), config, Seeds(config.seed))
     x, config = tokenise_with(config, [texts[i] for i in rows.tolist()])

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
+from spurless.core.config import SeedNumber
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_minimum
 from spurless.data.dataset import Card, Dataset, Layout, check_published_counts, find_folder, require_file
 from spurless.data.datasets._base_images import LabelledImages, check_image_labels, hold_out_val
-from spurless.data.datasets._common import FilesConfig, join_splits
+from spurless.data.datasets._common import Examples, FilesConfig, join_splits
 from spurless.data.datasets._digits import DIGITS
 from spurless.data.split import Splits
 from spurless.data.transforms import augmentation
@@ -58,14 +58,13 @@ LAYOUT = Layout(
 class SvhnConfig(FilesConfig):
     """Options of ``svhn``."""
 
-    val: int = 7326  # images of the official train split: 10 %; ours
+    val: Examples = 7326  # images of the official train split: 10 %; ours
     augment: str = "none"  # none, flip, crop-flip or turn, in training; flips change digits
-    seed: int = 0
+    seed: SeedNumber = 0
 
 
 def svhn(config: SvhnConfig = SvhnConfig()) -> Splits:
     """Read the three splits."""
-    check_minimum(CARD, config, val=1)
     augment = augmentation(config.augment, 32)
     folder = find_folder(CARD.name, LAYOUT, config.root)
     train, test = (read_mat(require_file(folder / file, CARD.name)) for file in LAYOUT.file_names)

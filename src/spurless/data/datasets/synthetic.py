@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, log
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from spurless.core.config import CheckedConfig, Fraction, NotNegative, Positive, Range, SeedNumber, Width
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
-from spurless.data.checks import check_fractions, check_minimum
 from spurless.data.dataset import Card, Dataset
-from spurless.data.datasets._common import sample_splits
+from spurless.data.datasets._common import Examples, sample_splits
 from spurless.data.split import Split, Splits
 
 PLANTED_GROUPS = Groups(labels=("minus", "plus"), attributes=("left", "right"))
@@ -30,16 +31,16 @@ PLANTED_CARD = Card(
 
 
 @dataclass(frozen=True)
-class PlantedConfig:
+class PlantedConfig(CheckedConfig):
     """Options of ``planted``."""
 
-    core: float = 1.0  # mu_core
-    spurious: float = 2.0  # mu_spur
-    agreement: float = 0.95  # rho, of the train split
-    n_train: int = 2000
-    n_val: int = 2000
-    n_test: int = 2000
-    seed: int = 0
+    core: Positive = 1.0  # mu_core
+    spurious: NotNegative = 2.0  # mu_spur
+    agreement: Fraction = 0.95  # rho, of the train split
+    n_train: Examples = 2000
+    n_val: Examples = 2000
+    n_test: Examples = 2000
+    seed: SeedNumber = 0
 
 
 def planted(config: PlantedConfig = PlantedConfig()) -> Splits:
@@ -58,7 +59,6 @@ def planted(config: PlantedConfig = PlantedConfig()) -> Splits:
 
     Tests compare trained models with this formula.
     """
-    _check_planted(config)
     return sample_splits(PLANTED_CARD, config, _sample_planted, (config.agreement, 0.5, 0.5))
 
 
@@ -89,7 +89,6 @@ def erm_optimum(config: PlantedConfig = PlantedConfig()) -> Tensor:
     :math:`2 (\mu_{core}, \mu_{spur})`, at :math:`1/2` it is :func:`robust_optimum`. Tested up to strength 8; far
     beyond, the grid has no misclassified points to balance the loss.
     """
-    _check_planted(config)
     z, weight = _population_grid(config)
     w = torch.zeros(2, dtype=torch.double)
     for _ in range(100):  # full steps from 0 converge; about 10 are enough, 64 at strength 8
@@ -118,7 +117,6 @@ def robust_optimum(config: PlantedConfig = PlantedConfig()) -> Tensor:
     :math:`N(-\mu_{core}, 1)`, whose log odds are :math:`2 \mu_{core} x`: a linear model with the true odds minimises
     the logistic loss. Every group accuracy is then :math:`\Phi(\mu_{core})`.
     """
-    _check_planted(config)
     return torch.tensor([2 * config.core, 0.0], dtype=torch.double)
 
 
@@ -144,17 +142,6 @@ def _population_grid(config: PlantedConfig) -> tuple[Tensor, Tensor]:
     )
 
 
-def _check_planted(config: PlantedConfig) -> None:
-    check_fractions(PLANTED_CARD, config, "agreement")
-    if not config.core > 0 or not config.spurious >= 0:
-        raise InputError(
-            "option 'core' must be positive and option 'spurious' at least 0",
-            where=PLANTED_CARD.name,
-            got=f"{config.core} and {config.spurious}",
-        )
-    check_minimum(PLANTED_CARD, config, n_train=1, n_val=1, n_test=1)
-
-
 PLANTED = Dataset(card=PLANTED_CARD, config=PlantedConfig, make=planted)
 
 CORE_SPURIOUS_NOISE_GROUPS = Groups(labels=("minus", "plus"), attributes=("zero", "one"))
@@ -173,18 +160,18 @@ CORE_SPURIOUS_NOISE_CARD = Card(
 
 
 @dataclass(frozen=True)
-class CoreSpuriousNoiseConfig:
+class CoreSpuriousNoiseConfig(CheckedConfig):
     """Options of ``core-spurious-noise``."""
 
-    core_variance: float = 0.6  # sigma_c^2
-    spurious_variance: float = 0.1  # sigma_s^2
-    noise_variance: float = 0.1  # sigma_eps^2
-    agreement: float = 0.95  # alpha, of the train and val split
-    test_agreement: float = 0.1  # alpha, of the test split
-    n_train: int = 5000  # N
-    n_val: int = 5000
-    n_test: int = 5000
-    seed: int = 0
+    core_variance: NotNegative = 0.6  # sigma_c^2
+    spurious_variance: NotNegative = 0.1  # sigma_s^2
+    noise_variance: NotNegative = 0.1  # sigma_eps^2
+    agreement: Fraction = 0.95  # alpha, of the train and val split
+    test_agreement: Fraction = 0.1  # alpha, of the test split
+    n_train: Examples = 5000  # N
+    n_val: Examples = 5000
+    n_test: Examples = 5000
+    seed: SeedNumber = 0
 
 
 def core_spurious_noise(config: CoreSpuriousNoiseConfig = CoreSpuriousNoiseConfig()) -> Splits:
@@ -214,7 +201,6 @@ def core_spurious_noise(config: CoreSpuriousNoiseConfig = CoreSpuriousNoiseConfi
     Only the variances give the paper's average. Its worst group is within two standard deviations of ours; that group
     has about 125 examples, so a single sample varies by several points.
     """
-    _check_core_spurious_noise(config)
     return sample_splits(
         CORE_SPURIOUS_NOISE_CARD,
         config,
@@ -231,15 +217,6 @@ def _sample_core_spurious_noise(
     mean = torch.stack([2.0 * y - 1, a.float(), torch.zeros(n)], dim=1)
     variance = torch.tensor([config.core_variance, config.spurious_variance, config.noise_variance])
     return Split(mean + variance.sqrt() * torch.randn(n, 3, generator=generator), y, a, CORE_SPURIOUS_NOISE_GROUPS)
-
-
-def _check_core_spurious_noise(config: CoreSpuriousNoiseConfig) -> None:
-    check_fractions(CORE_SPURIOUS_NOISE_CARD, config, "agreement", "test_agreement")
-    for option in ("core_variance", "spurious_variance", "noise_variance"):
-        if not getattr(config, option) >= 0:
-            got = getattr(config, option)
-            raise InputError(f"option {option!r} must not be negative", where=CORE_SPURIOUS_NOISE_CARD.name, got=got)
-    check_minimum(CORE_SPURIOUS_NOISE_CARD, config, n_train=1, n_val=1, n_test=1)
 
 
 CORE_SPURIOUS_NOISE = Dataset(card=CORE_SPURIOUS_NOISE_CARD, config=CoreSpuriousNoiseConfig, make=core_spurious_noise)
@@ -260,15 +237,15 @@ LINEAR_BITS_CARD = Card(
 
 
 @dataclass(frozen=True)
-class LinearBitsConfig:
+class LinearBitsConfig(CheckedConfig):
     """Options of ``linear-bits``."""
 
-    spurious: int = 15  # D; odd, so that the vote is never tied; the paper's simulation
-    p: float = 0.95  # of the train split; the paper's simulation goes from 0.6 to 0.99
-    n_train: int = 10_000  # not in the paper
-    n_val: int = 10_000
-    n_test: int = 10_000
-    seed: int = 0
+    spurious: Width = 15  # D; odd, so that the vote is never tied; the paper's simulation
+    p: Annotated[float, Range(0.5, 1)] = 0.95  # of the train split; the paper's simulation goes from 0.6 to 0.99
+    n_train: Examples = 10_000  # not in the paper
+    n_val: Examples = 10_000
+    n_test: Examples = 10_000
+    seed: SeedNumber = 0
 
 
 def linear_bits(config: LinearBitsConfig = LinearBitsConfig()) -> Splits:
@@ -309,9 +286,6 @@ def _check_linear_bits(config: LinearBitsConfig) -> None:
             where=LINEAR_BITS_CARD.name,
             got=config.spurious,
         )
-    if not 0.5 <= config.p <= 1:
-        raise InputError("option 'p' is out of range", where=LINEAR_BITS_CARD.name, expected="0.5 to 1", got=config.p)
-    check_minimum(LINEAR_BITS_CARD, config, n_train=1, n_val=1, n_test=1)
 
 
 LINEAR_BITS = Dataset(card=LINEAR_BITS_CARD, config=LinearBitsConfig, make=linear_bits)
@@ -333,17 +307,17 @@ PARITY_CARD = Card(
 
 
 @dataclass(frozen=True)
-class ParityConfig:
+class ParityConfig(CheckedConfig):
     """Options of ``parity``."""
 
-    core: int = 4  # C; our choice, as S and the noise: the paper gives none of the three
-    spurious: int = 1  # S
-    noise: int = 35
-    conflicting: float = 0.1  # rho of the train split; the paper
-    n_train: int = 10_000  # the paper
-    n_val: int = 10_000  # ours; the paper has no validation split
-    n_test: int = 10_000  # the paper
-    seed: int = 0
+    core: Width = 4  # C; our choice, as S and the noise: the paper gives none of the three
+    spurious: Width = 1  # S
+    noise: Annotated[int, Range(0, 10**6)] = 35
+    conflicting: Fraction = 0.1  # rho of the train split; the paper
+    n_train: Examples = 10_000  # the paper
+    n_val: Examples = 10_000  # ours; the paper has no validation split
+    n_test: Examples = 10_000  # the paper
+    seed: SeedNumber = 0
 
 
 def parity(config: ParityConfig = ParityConfig()) -> Splits:
@@ -356,7 +330,6 @@ def parity(config: ParityConfig = ParityConfig()) -> Splits:
     ``1 - conflicting`` in training and one half on val and test. Given its parity, the spurious vector is uniform; core
     and noise bits are uniform. With :math:`S < C` the shortcut is the simpler function.
     """
-    _check_parity(config)
     return sample_splits(PARITY_CARD, config, _sample_parity, (config.conflicting, 0.5, 0.5))
 
 
@@ -373,11 +346,6 @@ def _sample_parity(config: ParityConfig, n: int, conflicting: float, generator: 
 
 def _sample_bits(n: int, width: int, generator: torch.Generator) -> Tensor:
     return 2.0 * torch.randint(2, (n, width), generator=generator) - 1
-
-
-def _check_parity(config: ParityConfig) -> None:
-    check_fractions(PARITY_CARD, config, "conflicting")
-    check_minimum(PARITY_CARD, config, core=1, spurious=1, noise=0, n_train=1, n_val=1, n_test=1)
 
 
 PARITY = Dataset(card=PARITY_CARD, config=ParityConfig, make=parity)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from spurless.core.groups import Groups
-from spurless.data.checks import check_choice, check_minimum
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, Layout
 from spurless.data.datasets._common import TextConfig, find_file, split_examples, tokenise_with
 from spurless.data.loaders.csv import encode_column, read_columns
@@ -58,7 +58,6 @@ class TweetsConfig(TextConfig):
 def tweets(config: TweetsConfig = TweetsConfig()) -> Splits:
     """Read the tweets and split them."""
     check_choice(CARD, config, "cue", tuple(CUES))
-    check_minimum(CARD, config, max_length=4)
     path = find_file(CARD, LAYOUT, config.root)
     cells = read_columns(path, ("tweet", "class"))
     y = encode_column(cells["class"], {"0": 0, "1": 1, "2": 2}, path, "class")

@@ -17,16 +17,17 @@ Deviations:
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from spurless.core.config import Fraction, Range
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
-from spurless.data.checks import check_fractions, check_minimum
 from spurless.data.dataset import Card, Dataset, Layout, find_folder
-from spurless.data.datasets._common import ImageConfig
+from spurless.data.datasets._common import MAX_EXAMPLES, ImageConfig, PixelsOrZero
 from spurless.data.loaders.images import read_images
 from spurless.data.loaders.pack import Pack
 from spurless.data.split import Split, Splits
@@ -61,17 +62,18 @@ LAYOUT = Layout(
 class UtkfaceConfig(ImageConfig):
     """Options of ``utkface-age-gender``."""
 
-    conflicting: float = 0.005  # fraction of each train class with the other gender; Biased FFHQ (also .01, .02, .05)
-    n_train: int = 4800  # half of each class; all fractions above give an integer number of images
-    n_val: int = 800  # a quarter of each group; ours
-    n_test: int = 2000  # a quarter of each group; ours
-    size: int = 0  # pixels; 0: as stored, 80
+    conflicting: Fraction = 0.005
+    """fraction of each train class with the other gender; Biased FFHQ (also .01, .02, .05)"""
+    n_train: Annotated[int, Range(2, MAX_EXAMPLES)] = (
+        4800  # half of each class; all fractions above give an integer number of images
+    )
+    n_val: Annotated[int, Range(4, MAX_EXAMPLES)] = 800  # a quarter of each group; ours
+    n_test: Annotated[int, Range(4, MAX_EXAMPLES)] = 2000  # a quarter of each group; ours
+    size: PixelsOrZero = 0  # pixels; 0: as stored, 80
 
 
 def utkface_age_gender(config: UtkfaceConfig = UtkfaceConfig()) -> Splits:
     """Sample the three splits; val and test do not depend on ``conflicting``."""
-    check_fractions(CARD, config, "conflicting")
-    check_minimum(CARD, config, size=0, n_train=2, n_val=4, n_test=4)
     pack = Pack.open(find_folder(CARD.name, LAYOUT, config.root) / "utkface80.npz")
     notes = pack.check_count(CARD.name, N_IMAGES)
     group = _drop_duplicates(pack, _read_groups(pack))

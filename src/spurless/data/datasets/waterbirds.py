@@ -20,13 +20,13 @@ from torch import Tensor
 from spurless.core.errors import InputError
 from spurless.core.files import data_folder
 from spurless.core.groups import Groups
-from spurless.data.checks import check_minimum
 from spurless.data.dataset import Card, Dataset, Layout, find_folder, require_file
 from spurless.data.datasets._common import (
     BINARY_CODES,
     SPLIT_CODES,
     ImageConfig,
     ImageFilesConfig,
+    PixelsOrZero,
     read_image_split,
     split_examples,
 )
@@ -67,7 +67,6 @@ class WaterbirdsConfig(ImageFilesConfig):
 
 def waterbirds(config: WaterbirdsConfig = WaterbirdsConfig()) -> Splits:
     """Read the three splits."""
-    check_minimum(CARD, config, size=8)
     folder = find_folder(CARD.name, LAYOUT, config.root)
     paths, y, a, split = _read_metadata(folder)
     whole = read_image_split(paths, y, a, GROUPS, config)
@@ -115,7 +114,7 @@ WATERBIRDS_REBUILT_LAYOUT = Layout(
 class WaterbirdsRebuiltConfig(ImageConfig):
     """Options of ``waterbirds-rebuilt``."""
 
-    size: int = MASK_SIDE  # pixels; 0: as stored
+    size: PixelsOrZero = MASK_SIDE  # pixels; 0: as stored
 
 
 def waterbirds_rebuilt(config: WaterbirdsRebuiltConfig = WaterbirdsRebuiltConfig()) -> Splits:
@@ -132,7 +131,6 @@ def waterbirds_rebuilt(config: WaterbirdsRebuiltConfig = WaterbirdsRebuiltConfig
           Accuracies are not comparable with published ones; rankings of methods are.
         * Images are stored as WebP of 128 pixels. Papers use 224.
     """
-    check_minimum(WATERBIRDS_REBUILT_CARD, config, size=0)
     pack = _open_pack(config.root)
     x = read_images(pack.images(config.size or None), None)
     augment = augmentation(config.augment, config.size or x[0].shape[-1])

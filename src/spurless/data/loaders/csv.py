@@ -9,6 +9,7 @@ import os
 import warnings
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.errors import InputError, SpurlessWarning, did_you_mean
+from spurless.core.limits import open_gzip
 from spurless.core.modules import Input
 from spurless.core.seeds import Seeds
 from spurless.data.loaders.broken_images import SKIP_HINT, drop_unreadable
@@ -279,6 +281,10 @@ def _file_column(table: CsvTable, file: str | None, features: Sequence[str] | No
     return file or (usual[0] if usual else None)
 
 
+def _list_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else "")
+
+
 def _is_number(text: str) -> bool:
     try:
         return isfinite(array("f", [float(text)])[0])
@@ -286,6 +292,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
+MAX_LISTED = 40  # columns in a message
 MAX_INTERNED = 64  # length up to which equal cells share memory
 
 
@@ -298,15 +305,15 @@ class CsvTable:
         if not any(self.header):
             raise InputError("the file has no header", where=path, expected="column names in row 1")
         self._index = {name: i for i, name in enumerate(self.header)}
-        for name in self._index:
-            if name and self.header.count(name) > 1:
-                raise InputError(f"two columns are called {name!r}", where=f"{path}, row 1", hint="Rename one.")
+        double = next((name for name, n in Counter(self.header).items() if name and n > 1), None)
+        if double is not None:
+            raise InputError(f"two columns are called {double!r}", where=f"{path}, row 1", hint="Rename one.")
 
     def column(self, name: str) -> int:
         """Return the index of a column."""
         if not name or name not in self._index:
             known = [column for column in self.header if column]
-            hint = f"{did_you_mean(name, known)} Columns: {', '.join(known)}.".strip()
+            hint = f"{did_you_mean(name, known)} Columns: {_list_names(known)}.".strip()
             if len(known) == 1 and ";" in known[0]:
                 hint += " The separator seems to be a semicolon: pass delimiter=';' (-D 'delimiter=;')."
             raise InputError(f"no column is called {name!r}", where=self.path, hint=hint)
@@ -436,7 +443,7 @@ def open_csv(path: Path, delimiter: str) -> Iterator[Iterator[list[str]]]:
         raise InputError("no such file", where=path, expected="a CSV file")
     try:
         with path.open("rb") as file:
-            plain = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            plain = open_gzip(path, file) if path.suffix == ".gz" else file
             text = io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
             yield csv.reader(text, delimiter=delimiter)
     except UnicodeDecodeError as error:

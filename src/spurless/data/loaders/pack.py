@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from spurless.core.errors import IncompleteDataWarning, InputError, did_you_mean
 from spurless.core.hashing import content_hash
+from spurless.core.limits import check_bytes, max_unpacked
 from spurless.data.loaders.images import check_format, check_shape, decode_image
 
 IMAGES, OFFSETS = "img", "off"
@@ -166,22 +168,30 @@ def read_arrays(path: Path, keys: str = ".*") -> dict[str, Any]:
         with ZipFile(path) as archive:
             members = [info for info in archive.infolist() if re.fullmatch(rf"({keys})\.npy", info.filename)]
             return {info.filename.removesuffix(".npy"): _read_member(path, archive, info) for info in members}
-    except (BadZipFile, EOFError, OSError, zlib.error, struct.error, NotImplementedError) as error:
+    except (BadZipFile, EOFError, OSError, zlib.error, struct.error, NotImplementedError, RuntimeError) as error:
         raise InputError(f"the file is not an npz archive, or damaged: {error}", where=path) from None
 
 
 def _read_member(path: Path, archive: ZipFile, info: ZipInfo) -> Any:
     from numpy.lib import format as npy
 
+    what = f"the array {info.filename.removesuffix('.npy')!r}"
+    is_mapped = info.compress_type == ZIP_STORED and info.filename == f"{IMAGES}.npy"
+    if not is_mapped:
+        check_bytes(info.file_size, what, path, max_unpacked(max(info.compress_size, 1)))
     try:
-        if info.compress_type == ZIP_STORED and info.filename == f"{IMAGES}.npy":
+        if is_mapped:
             return _map(path, info)
         with archive.open(info) as member:
+            shape, dtype = _npy_header(member)
+        if prod(shape) * dtype.itemsize > info.file_size:
+            raise ValueError(f"its header claims {shape}, which is more than its {info.file_size:,} bytes")
+        with archive.open(info) as member:
             return npy.read_array(member, allow_pickle=False)
-    except ValueError as error:
+    except (ValueError, TypeError, MemoryError, RecursionError, SyntaxError, TokenError) as error:
         objects = "allow_pickle" in str(error)
-        what = "contains Python objects, which are never loaded" if objects else f"cannot be read: {error}"
-        raise InputError(f"the array {info.filename.removesuffix('.npy')!r} {what}", where=path) from None
+        problem = "contains Python objects, which are never loaded" if objects else f"cannot be read: {error}"
+        raise InputError(f"{what} {problem}", where=path) from None
 
 
 def _map(path: Path, info: ZipInfo) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
+from spurless.core.limits import check_groups
 from spurless.core.modules import Input
 from spurless.core.seeds import Seeds
 from spurless.data.split import Split, Splits, Transform
@@ -99,6 +100,8 @@ def to_tensor(values: Any, what: str) -> Tensor:
     if hasattr(values, "toarray") or (isinstance(values, Tensor) and values.layout is not torch.strided):
         raise InputError(f"the {what} are sparse", hint="Convert them: x.toarray(), or x.to_dense() for a tensor.")
     if isinstance(values, Tensor):
+        if values.is_meta:
+            raise InputError(f"the {what} are on the device 'meta', which stores no values", hint="Pass a CPU tensor.")
         return values.detach()
     if isinstance(values, Sequence) and values and all(isinstance(value, Tensor) for value in values):
         return torch.stack([value.detach() for value in values])
@@ -150,7 +153,9 @@ def _to_input(x: Any) -> Input:
 def _resolve_names(names: Names | None, codes: Tensor, kind: str) -> tuple[str, ...]:
     """Return the given names, or the numbers as text."""
     if names is None:
-        return tuple(map(str, range(int(codes.max()) + 1 if len(codes) else 0)))
+        n = int(codes.max()) + 1 if len(codes) else 0
+        check_groups([n], f"{kind} values")
+        return tuple(map(str, range(n)))
     if isinstance(names, str | Mapping) or len(set(names)) != len(names):
         raise InputError(f"the {kind} names must be a list of unique names", got=repr(names))
     return tuple(map(str, names))
@@ -160,7 +165,7 @@ def _attribute_groups(labels: tuple[str, ...], a: Tensor, attributes: Names | No
     if a.dim() == 1:
         return name_groups(labels, {"attribute": _resolve_names(attributes, a, "attribute")})
     if attributes is None:
-        attributes = {f"attribute {k}": tuple(map(str, range(int(a[:, k].max()) + 1))) for k in range(a.shape[1])}
+        attributes = {f"attribute {k}": _resolve_names(None, a[:, k], "attribute") for k in range(a.shape[1])}
     if not isinstance(attributes, Mapping):
         what = "several attribute columns need a mapping from column to names"
         raise InputError(what, got=repr(attributes), hint="Pass overlapping=True if each column is a 0/1 attribute.")

@@ -34,6 +34,7 @@ It is meant for models that are trained from scratch, such as ``token-mean``.
 HASH_VOCABULARY = 2**15  # number of ids of hashed words; more than BERT has, so that its encoders reject these tokens
 PAD, START, END = range(3)
 _WORD = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Encoder: TypeAlias = Callable[[list[str], "list[str] | None"], Iterable[tuple[list[int], list[int]]]]
 
@@ -177,6 +178,15 @@ def tokenise(
     return _pad(cached_tensors(key, lambda: _encode_all(texts, pairs, tokenizer, max_length)))
 
 
+def _check_text(text: object, what: str) -> None:
+    """Raise if this is not a string, or cannot be written as UTF-8."""
+    if not isinstance(text, str):
+        raise InputError(f"{what} is not a string", got=repr(text))
+    if not text.isascii() and _SURROGATE.search(text):
+        hint = "Replace it: text.encode('utf-8', 'replace').decode()."
+        raise InputError(f"{what} has half of a surrogate pair, which is not a character", got=ascii(text), hint=hint)
+
+
 def _check(texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> None:
     if isinstance(texts, str) or isinstance(pairs, str):
         raise InputError("texts must be a list of strings", got="one string")
@@ -186,8 +196,7 @@ def _check(texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -
         raise InputError("texts and pairs differ in number", expected=len(texts), got=len(pairs))
     for kind, column in (("text", texts), ("pair", pairs or ())):
         for i, text in enumerate(column):
-            if not isinstance(text, str):
-                raise InputError(f"the {kind} of example {i} is not a string", got=repr(text))
+            _check_text(text, f"the {kind} of example {i}")
     if max_length < 4:
         raise InputError("max_length must be at least 4", got=max_length)
 

@@ -46,7 +46,7 @@ class OneFeature(nn.Module):
         return features[:, self.dim : self.dim + 1].abs()
 
 
-def compute_neuron_map(model: Classifier, x: Tensor, dim: int) -> Tensor:
+def compute_neuron_map(model: nn.Module, x: Tensor, dim: int) -> Tensor:
     """Return heat maps of one feature: xGradCAM, or gradient times input if the model has no feature map.
 
     Returns:
@@ -55,6 +55,7 @@ def compute_neuron_map(model: Classifier, x: Tensor, dim: int) -> Tensor:
     Raises:
         InputError: the feature does not exist.
     """
+    model = wrap(model)
     if not 0 <= dim < model.n_features:
         raise InputError(f"{model.name} has no feature {dim}", expected=f"0 to {model.n_features - 1}")
     feature_model = Classifier(model.backbone, OneFeature(dim), name=model.name)

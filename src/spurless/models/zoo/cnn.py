@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from spurless.core.config import CheckedConfig, Width
 from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
 from spurless.models.zoo.shapes import Shape, check_image_shape
@@ -28,11 +29,11 @@ VGG_MIN_SIDE = 16  # four of the five pools
 
 
 @dataclass(frozen=True)
-class SmallCNNConfig:
+class SmallCNNConfig(CheckedConfig):
     """Options of ``small-cnn``; the defaults are the values of MaskTune's authors."""
 
-    width: int = 16  # channels of the first pair; the second has twice as many
-    hidden: int = 256
+    width: Width = 16  # channels of the first pair; the second has twice as many
+    hidden: Width = 256
 
 
 def small_cnn(input_shape: Shape, n_classes: int, config: SmallCNNConfig) -> Classifier:
@@ -59,14 +60,15 @@ def _last_side(pixels: int) -> int:
 
 
 @dataclass(frozen=True)
-class PooledCNNConfig:
+class PooledCNNConfig(CheckedConfig):
     """Options of ``pooled-cnn``; the defaults are the values of the authors' code."""
 
-    channels: tuple[int, ...] = (64, 128, 256)
+    channels: tuple[Width, ...] = (64, 128, 256)
     unit: bool = False  # whether features are scaled to length 1, as by the authors of EnD
 
     def __post_init__(self) -> None:
-        if not self.channels or min(self.channels) < 1:
+        super().__post_init__()
+        if not self.channels:
             raise InputError(
                 "option 'channels' of pooled-cnn must be positive", expected="for example 64,128,256", got=self.channels
             )
@@ -97,7 +99,7 @@ def pooled_cnn(input_shape: Shape, n_classes: int, config: PooledCNNConfig) -> C
 
 
 @dataclass(frozen=True)
-class VGG11Config:
+class VGG11Config(CheckedConfig):
     """Options of ``vgg11-small``; the default is the value of "Large Learning Rates"."""
 
     bias: bool = False

@@ -9,35 +9,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import nn
 
+from spurless.core.config import CheckedConfig, Range, Width
 from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
 from spurless.models.zoo.shapes import Shape
 
+MAX_DEPTH = 1000  # linear layers
+
 
 @dataclass(frozen=True)
-class MLPConfig:
+class MLPConfig(CheckedConfig):
     """Values for synthetic data of the learning-rate study."""
 
-    depth: int = 3  # number of linear layers, including the head
-    width: int = 200
-    features: int | None = None  # width of the last hidden layer, the input of the head; None is ``width``
+    depth: Annotated[int, Range(1, MAX_DEPTH)] = 3  # number of linear layers, including the head
+    width: Width = 200
+    features: Width | None = None  # width of the last hidden layer, the input of the head; None is ``width``
     activation: Literal["relu", "tanh"] = "relu"
     bias: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width", "features"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"option {name!r} of mlp is too small", expected="1 or more", got=getattr(self, name))
+        super().__post_init__()
         if self.features is not None and self.depth == 1:
             raise InputError("option 'features' of mlp needs a hidden layer", expected="depth of 2 or more", got=1)
 
 
 @dataclass(frozen=True)
-class LinearConfig:
+class LinearConfig(CheckedConfig):
     """One linear layer."""
 
     bias: bool = True

@@ -14,6 +14,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
+from spurless.core.config import CheckedConfig
 from spurless.models.classifier import Classifier
 from spurless.models.zoo.shapes import Shape, check_image_shape
 
@@ -21,7 +22,7 @@ WIDTHS = (16, 32, 64)
 
 
 @dataclass(frozen=True)
-class SmallResNetConfig:
+class SmallResNetConfig(CheckedConfig):
     """Options of small ResNets; the default is the value of the paper."""
 
     shortcut: Literal["A", "B"] = "A"

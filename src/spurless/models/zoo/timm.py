@@ -16,6 +16,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from spurless.core.config import CheckedConfig
 from spurless.core.errors import InputError, MissingExtraError, UnknownNameError, first_line
 from spurless.core.files import data_folder
 from spurless.models.classifier import Classifier
@@ -25,7 +26,7 @@ from spurless.models.zoo.shapes import Shape, check_image_shape
 
 
 @dataclass(frozen=True)
-class TimmConfig:
+class TimmConfig(CheckedConfig):
     """Initial weights."""
 
     pretrained: bool = False
@@ -75,7 +76,7 @@ def _create(variant: str, file: Path | None, **options: Any) -> Any:
     try:
         return _import_timm(variant).create_model(variant, **options)
     except (SafetensorError, RuntimeError) as error:
-        if file is None:
+        if file is None and isinstance(error, RuntimeError):
             raise
         raise InputError(
             f"the file does not have the weights of timm:{variant}: {first_line(error)}", where=file

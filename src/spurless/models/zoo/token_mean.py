@@ -11,25 +11,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError
+from spurless.core.config import CheckedConfig, Count, Width
 from spurless.models.classifier import Classifier
 from spurless.models.zoo.shapes import Shape
 
 
 @dataclass(frozen=True)
-class TokenMeanConfig:
+class TokenMeanConfig(CheckedConfig):
     """Sizes of the layers."""
 
-    vocabulary: int = 8192
+    vocabulary: Count = 8192
     """number of word vectors; larger token ids share them (32768 is enough for every word piece of BERT)"""
-    width: int = 32  # size of a word vector
-    hidden: int = 64  # number of features
-
-    def __post_init__(self) -> None:
-        for name in ("vocabulary", "width", "hidden"):
-            if getattr(self, name) < 1:
-                what = f"option {name!r} of token-mean is too small"
-                raise InputError(what, expected="1 or more", got=getattr(self, name))
+    width: Width = 32  # size of a word vector
+    hidden: Width = 64  # number of features
 
 
 class TokenMean(nn.Module):

@@ -9,12 +9,12 @@ it was trained on. A model with pretrained weights takes images in [0, 1] and no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pickle import UnpicklingError
 from typing import Any
 
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError, UnknownNameError
+from spurless.core.config import CheckedConfig
+from spurless.core.errors import InputError, UnknownNameError, first_line
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.models.zoo.normalize import Normalize
@@ -22,7 +22,7 @@ from spurless.models.zoo.shapes import Shape, check_image_shape
 
 
 @dataclass(frozen=True)
-class TorchvisionConfig:
+class TorchvisionConfig(CheckedConfig):
     """Initial weights."""
 
     pretrained: bool = False
@@ -97,12 +97,12 @@ def create_pretrained(variant: str) -> Any:
         # The file is a pickle. Reading it here with weights_only ensures that it contains only tensors, before
         # torchvision opens it from the cache without that check.
         weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    except (OSError, UnpicklingError) as error:
+        module = torchvision.models.get_model(variant, weights=weights)
+    except Exception as error:  # a damaged file, or one of another kind, may raise anything
         raise InputError(
-            f"the weights of torchvision:{variant} could not be read: {error}",
+            f"the weights of torchvision:{variant} could not be read: {first_line(error)}",
             hint=f"Put {weights.url} into the folder hub/checkpoints of TORCH_HOME, or leave out pretrained.",
         ) from None
-    module = torchvision.models.get_model(variant, weights=weights)
     if variant == "inception_v3":  # the weights include the auxiliary head; GoogLeNet leaves its own out
         module.aux_logits, module.AuxLogits = False, None
     return module

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from spurless.core.config import CheckedConfig, FractionBelowOne
 from spurless.core.errors import InputError
 from spurless.core.hf_files import import_transformers, open_pretrained
 from spurless.models.classifier import Classifier
@@ -29,19 +30,18 @@ CPU_BATCH_SIZE = 16  # texts per forward pass of the encoder on the CPU
 
 
 @dataclass(frozen=True)
-class TransformersConfig:
+class TransformersConfig(CheckedConfig):
     """Initial weights, and pooling of the token states."""
 
     pretrained: bool = True  # start from the weights of that name; else from random weights of the same architecture
     pool: Literal["mean", "cls"] = "mean"
     """features: the mean over the tokens of a text (sentence encoders), or the state of its first token (BERT)"""
-    dropout: float = 0.1  # dropout of the features in training; the encoder has its own inside
+    dropout: FractionBelowOne = 0.1  # dropout of the features in training; the encoder has its own inside
     classifier: bool = False
     """load the complete classifier with its trained head instead of an encoder with an untrained head"""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise InputError("option 'dropout' of transformers must be a fraction", expected="0 to 1", got=self.dropout)
+        super().__post_init__()
         if self.classifier and (self.pool, self.dropout) != ("mean", 0.1):
             raise InputError(
                 "pool and dropout apply to an encoder, not to a complete classifier", hint="Leave them out."
