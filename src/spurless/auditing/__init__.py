@@ -32,6 +32,7 @@ from spurless.auditing._chance_level import find_chance_level_reason
 from spurless.auditing._context import LEVEL, PERMUTATIONS, AuditContext, Auditor, Needs, compute_context
 from spurless.auditing._residuals import MIN_ERRORS, to_sentence
 from spurless.auditing.suspects import MAX_PICTURES, find_suspected, list_suspects
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
 from spurless.core.findings import Audit, Finding
 from spurless.core.progress import Progress, progress_to
@@ -119,6 +120,7 @@ def audit(  # noqa: PLR0913 - public API
         UnknownNameError: there is no audit of that name.
         InputError: the labels are hidden or outside the model's range, or masks are missing.
     """
+    check_arguments(audit, locals())
     if not 0 < level < 1 or permutations < 1:
         raise InputError(
             "the level must be between 0 and 1, and permutations at least 1", got=f"{level}, {permutations}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import typer
@@ -75,6 +76,8 @@ def _version(
 
 def main() -> None:
     """Run the command line."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a file name need not be valid text
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with handle_warnings(SpurlessWarning, _print_warning):  # on one line, without the code that raised it
             status = app(prog_name="spurless", standalone_mode=False)

@@ -49,7 +49,11 @@ def replace_text(path: Path | str, text: str, errors: str = "replace") -> Path:
 
 
 def check_file(path: Path) -> None:
-    """Raise if the path exists and is not a regular file."""
+    """Raise if the path exists and is not a regular file, or is a link that leads to itself."""
+    try:
+        path.resolve()
+    except (OSError, RuntimeError):  # a loop is a RuntimeError before Python 3.13
+        raise InputError("cannot write here: not a valid path", where=path, hint="Choose another path.") from None
     if path.exists() and not path.is_file():
         raise InputError("cannot write here: not a regular file", where=path, hint="Choose another path.")
 

@@ -10,6 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, MissingAttributesError
 
 CHUNK_ROWS = 1 << 16  # examples whose membership in overlapping groups is computed at once
@@ -36,6 +37,9 @@ class Groups:
     """Name and values of each crossed column; empty for a single attribute. Fingerprints do not include them."""
     overlap: bool = False
     mixed: bool = False  # whether groups are domains: attribute values that mix labels
+
+    def __post_init__(self) -> None:
+        check_arguments(Groups, vars(self))
 
     @classmethod
     def crossed(cls, labels: tuple[str, ...], columns: Mapping[str, tuple[str, ...]]) -> Groups:

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError, first_line
 from spurless.core.modules import Input
 from spurless.explain.cam import scale_to_unit_range
@@ -65,6 +66,7 @@ def attribute(
         InputError: the input is not a float tensor, captum is missing, or DeepLift does not support the model.
         NoGradientError: the model has no gradient with respect to its input.
     """
+    check_arguments(attribute, locals())
     if how not in ATTRIBUTIONS:
         raise UnknownNameError("attribution", how, ATTRIBUTIONS)
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2 or not len(x):
@@ -93,6 +95,7 @@ def compute_attribution_map(
     Images give ``(N, height, width)``; rows of features keep their shape. Texts give ``(N, length)``, with 0 at special
     tokens.
     """
+    check_arguments(compute_attribution_map, locals())
     if isinstance(x, dict):
         get_token_ids(model, x)  # raises for other dicts
         return scale_to_unit_range(attribute_tokens(model, x, target, how=how, special=find_special_tokens(x)), EPSILON)

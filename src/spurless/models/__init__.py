@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.config import configure
 from spurless.core.errors import InputError, SpurlessError, UnknownNameError, first_line
 from spurless.core.modules import Input, eval_mode
@@ -103,6 +104,7 @@ def build(
         UnknownNameError: no model has that name.
         InputError: an option is unknown, or the model does not accept such inputs.
     """
+    check_arguments(build, locals())
     row = _for_text(get_architecture(name), data)
     config = configure(row.config, options, name)
     shape, classes = _sizes(row, data, input_shape, n_classes)
@@ -136,6 +138,7 @@ def get_architecture(name: str) -> Architecture:
     Raises:
         UnknownNameError: no model has that name.
     """
+    check_arguments(get_architecture, locals())
     prefix, colon, member = name.partition(":")
     prefix = ALIASES.get(prefix, prefix)
     for row in MODELS.values():

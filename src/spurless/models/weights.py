@@ -14,11 +14,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.files import replace_file
 from spurless.models.classifier import Classifier, find_head_slots
 from spurless.models.pruning.masks import is_pruned, make_permanent, remove_parametrization
 
+NAME_LISTS = ("labels", "features")  # fields of the header; other values than lists of names are ignored
 BATCH_COUNT_SUFFIX = ".num_batches_tracked"
 
 
@@ -34,6 +36,7 @@ def save_weights(
     Raises:
         InputError: the file cannot be written.
     """
+    check_arguments(save_weights, locals())
     path = Path(path)
     if is_pruned(model):
         model = deepcopy(model)
@@ -70,6 +73,7 @@ def load_weights(path: Path | str, model: Classifier) -> None:
     Raises:
         InputError: the file is missing, is a pickle, or does not fit the model.
     """
+    check_arguments(load_weights, locals())
     path = Path(path)
     if is_pruned(model):
         raise InputError("the model is pruned", where=path, hint="Load into an untrained model, then prune it.")
@@ -124,7 +128,13 @@ def read_weights_info(path: Path | str) -> dict[str, Any]:
         info = json.loads(metadata.get("spurless", "{}"))
     except ValueError:
         info = {}
-    return info if isinstance(info, dict) else {}
+    if not isinstance(info, dict):
+        return {}
+    return {key: value for key, value in info.items() if key not in NAME_LISTS or _is_list_of_names(value)}
+
+
+def _is_list_of_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _remove_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -184,13 +194,18 @@ def _find_problems(given: dict[str, Tensor], state: dict[str, Any]) -> list[str]
         for name, value in state.items()
         if name in given and given[name].shape != value.shape
     ]
+    shapes += [
+        f"{name} is {given[name].dtype} and should be {value.dtype}"
+        for name, value in state.items()
+        if name in given and given[name].is_complex() and not value.is_complex()
+    ]
     problems = [f"missing {_list_names(state.keys() - given.keys())}"] if state.keys() - given.keys() else []
     problems += [f"unexpected {_list_names(given.keys() - state.keys())}"] if given.keys() - state.keys() else []
     untied = ((name, _find_untied(given, state, name)) for name in sorted(given.keys() & state.keys()))
     problems += [
         f"{name} and {other} differ and should be one" for name, other in untied if other is not None and name < other
     ]
-    return problems + shapes[:5] + ([f"and {len(shapes) - 5} more of the wrong shape"] if len(shapes) > 5 else [])
+    return problems + shapes[:5] + ([f"and {len(shapes) - 5} more"] if len(shapes) > 5 else [])
 
 
 def _list_names(names: Iterable[str]) -> str:

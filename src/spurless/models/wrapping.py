@@ -9,6 +9,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, did_you_mean, first_line
 from spurless.core.modules import Input, eval_mode
 from spurless.models.classifier import Classifier, copy_module, find_linear_layers, move_to_device_of, remove_head
@@ -37,6 +38,7 @@ def wrap(
         InputError: the layer does not exist or is not linear, a layer has no weights yet, the module computes something
             after its head, or it cannot be copied.
     """
+    check_arguments(wrap, locals())
     _check_kinds(module)
     _check_has_weights(module, ran=example is not None)
     if isinstance(module, Classifier):

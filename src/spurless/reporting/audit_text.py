@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.figures import Section
 from spurless.core.files import replace_text
@@ -58,6 +59,7 @@ class AuditSummary:
 
 def summarize_audit(audit: Audit) -> AuditSummary:
     """Summarize the verdict of an audit."""
+    check_arguments(summarize_audit, locals())
     if audit.verdict == "shortcut":
         return _shortcut(audit)
     if audit.verdict == "suspicious":
@@ -94,6 +96,7 @@ def describe_p(p: float | None) -> str:
 
 def audit_json(audit: Audit) -> str:
     """Return the audit without pictures as JSON: always the same keys, and null for missing numbers."""
+    check_arguments(audit_json, locals())
     confirmed = audit.confirmed
     content = {
         "schema": SCHEMA,
@@ -112,6 +115,7 @@ def audit_json(audit: Audit) -> str:
 
 def write_json(path: Path | str, audit: Audit) -> Path:
     """Write :func:`audit_json` and return its path; the file is written completely or not at all."""
+    check_arguments(write_json, locals())
     return replace_text(path, audit_json(audit), "backslashreplace")
 
 
@@ -121,6 +125,7 @@ def write_suspects(path: Path | str, audit: Audit) -> Path:
     A spreadsheet evaluates a cell that starts with one of ``= + - @``, so such texts and file names get an apostrophe
     in front; programs that need the original text should read :func:`audit_json`.
     """
+    check_arguments(write_suspects, locals())
     return replace_text(path, suspects_csv(audit), "backslashreplace")
 
 
@@ -353,6 +358,7 @@ def read_audit(path: Path | str) -> Audit:
     Raises:
         InputError: the file cannot be read, or does not contain an audit of this version.
     """
+    check_arguments(read_audit, locals())
     try:
         content = json.loads(Path(path).read_bytes())
     except FileNotFoundError:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
+
+LARGEST = 3.4e38  # weights are float32
 
 Optimiser = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "step", "cosine", "linear", "one-cycle", "warmup-stable-decay"]
@@ -52,9 +55,10 @@ class TrainConfig:
     """Stop after the first epoch with a mean loss below this."""
 
     def __post_init__(self) -> None:
+        check_arguments(TrainConfig, vars(self))
         for name, (is_valid, rule) in _RULES.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and is_valid(value)):
+            if value is not None and not (abs(value) <= LARGEST and is_valid(value)):
                 raise InputError(f"{name} must {rule}", got=value)
         if any(step < 1 for step in self.decay_at):
             raise InputError("decay_at must contain numbers of steps, each at least 1", got=self.decay_at)

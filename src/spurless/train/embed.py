@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.cache import CacheWriteError, RowStore
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
 from spurless.core.files import cache_folder
@@ -48,6 +49,7 @@ def embed(model: nn.Module, data: Splits, *, compute: Compute = DEFAULT, dtype: 
         compute: device and precision.
         dtype: float32, or float16 for half the size; batches are float32 in both cases.
     """
+    check_arguments(embed, locals())
     if dtype not in DTYPES:
         raise UnknownNameError("type of features", dtype, DTYPES)
     classifier = wrap(model)

@@ -7,6 +7,7 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.modules import Input, eval_mode
 from spurless.data.loader import CPU, Loader, sequential_order
@@ -61,6 +62,7 @@ def predict(model: nn.Module, split: Split, device: torch.device = CPU, workers:
 
 def evaluate(model: nn.Module, split: Split, device: torch.device = CPU, workers: int = 0) -> GroupTable:
     """Return the accuracy of ``model`` in every group of ``split``; raise if a logit is not finite."""
+    check_arguments(evaluate, locals())
     outputs = logits(model, split, device, workers)
     check_logits(outputs)
     return group_table(outputs.argmax(dim=1), split.y.cpu(), split.a.cpu(), split.groups)

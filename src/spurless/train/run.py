@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.progress import Progress
 from spurless.core.seeds import Seeds
@@ -173,6 +174,9 @@ class Compute:
     """Capture the training step as a CUDA graph if possible."""
     track: str | None = None
     """Log runs to csv, tensorboard, mlflow or wandb, as ``csv:FOLDER``; see ``train.tracking``."""
+
+    def __post_init__(self) -> None:
+        check_arguments(Compute, vars(self))
 
 
 def make_run(

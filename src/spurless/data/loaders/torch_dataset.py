@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, IterableDataset
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.hashing import content_hash
 from spurless.core.seeds import Seeds
@@ -60,6 +61,7 @@ def from_dataset(  # noqa: PLR0913 - one parameter per option
         transform: function from a batch to model input.
         augment: transform that is applied first, in training only.
     """
+    check_arguments(from_dataset, locals())
     given = {k: part for k, part in enumerate((dataset, val, test)) if part is not None}
     for part in given.values():
         _check_map_style(part)
