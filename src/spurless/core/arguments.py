@@ -21,7 +21,7 @@ MAX_TEXT = 60  # characters of a value in a message
 
 
 def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Raise if an argument has another type than its annotation, or is a tensor or model without values.
+    """Raise if an argument has another type than its annotation, or is a tensor without values.
 
     Call it first in a public function, with ``locals()``, or in ``__post_init__`` of a dataclass with ``vars(self)``.
     Integers are accepted for floats, lists for tuples, and any sized iterable with an index for sequences. Annotations
@@ -111,12 +111,15 @@ def _fits_class(value: Any, hint: Any) -> bool:
         return True
     if getattr(hint, "_is_protocol", False):
         return all(hasattr(value, name) for name in _required_names(hint))
-    return isinstance(value, hint) or (hint.__name__ == "device" and _is_device(value, hint))
+    if hint.__module__ == "torch" and hint.__name__ == "device":
+        return _is_device(value, hint)
+    return isinstance(value, hint)
 
 
-def _is_device(value: Any, device: Callable[[str], object]) -> bool:
+def _is_device(value: Any, device: Callable[[Any], Any]) -> bool:
+    """Return whether a value is a device that stores values, or its name."""
     try:
-        return isinstance(value, str) and device(value) is not None
+        return isinstance(value, str | device) and device(value).type != "meta"  # type: ignore[operator]
     except (RuntimeError, ValueError):  # not the name of a device
         return False
 
@@ -148,15 +151,10 @@ def _all_fit(values: Iterable[Any], hint: Any) -> bool:
 
 
 def _find_missing_values(value: Any) -> str | None:
-    """Return why a tensor or a model has no values to compute with."""
-    if _is_tensor(value):
-        return (
-            "is on the meta device" if value.is_meta else "is sparse" if str(value.layout) != "torch.strided" else None
-        )
-    if (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.nn.Module):
-        tensors = (tensor for part in (value.parameters(), value.buffers()) for tensor in part)
-        return "has weights on the meta device" if any(tensor.is_meta for tensor in tensors) else None
-    return None
+    """Return why a tensor has no values to compute with."""
+    if not _is_tensor(value):
+        return None
+    return "is on the meta device" if value.is_meta else "is sparse" if str(value.layout) != "torch.strided" else None
 
 
 def _is_tensor(value: object) -> TypeGuard[Tensor]:
