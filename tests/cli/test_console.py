@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,15 @@ def test_outputs_must_differ_and_not_overwrite_an_input(tmp_path: Path) -> None:
     (tmp_path / "b.json").mkdir()
     with pytest.raises(InputError, match=r"b\.json: cannot write"):
         check_outputs([], "--out", page=tmp_path / "b.html")
+
+
+def test_a_file_name_that_is_not_text_is_printed_escaped(cli: Any, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = TextIOWrapper(BytesIO(), "utf-8")
+    monkeypatch.setattr(sys, "stdout", out)
+    data = ("--data", "planted", "-D", "n_train=40", "-D", "n_val=20", "-D", "n_test=20")
+    result = cli(
+        "fit", "erm", *data, "--model", "mlp", "--steps", 2, "--device", "cpu", "--quiet", "--out", here / "\udcff"
+    )
+    assert result.status == 0
+    out.seek(0)
+    assert "\\udcff" in out.read()

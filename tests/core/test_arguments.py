@@ -32,6 +32,7 @@ def function(
     model: nn.Module | None = None,
     named: Named | None = None,
     device: torch.device | None = None,
+    where: torch.device | str | None = None,
     **more: Any,
 ) -> None:
     check_arguments(function, locals())
@@ -43,7 +44,7 @@ def function(
         {"whole": np.int64(3), "number": np.float32(0.5)},
         {"number": 1, "path": Path("x"), "names": ["a"], "pair": [1, 2]},
         {"names": np.array(["a", "b"]), "table": {"a": 1}, "report": print},
-        {"x": torch.zeros(2), "model": nn.Linear(1, 1), "named": Path("x"), "device": "cpu"},
+        {"x": torch.zeros(2), "model": nn.Linear(1, 1), "named": Path("x"), "device": "cpu", "where": "cpu"},
         {"whole": 1, "more": object()},
     ],
 )
@@ -74,6 +75,7 @@ def test_what_an_annotation_allows_passes(values: dict[str, Any]) -> None:
         {"named": 3},
         {"device": torch.device("meta")},
         {"device": "no such device"},
+        {"where": ""},
     ],
     ids=str,
 )

@@ -63,3 +63,10 @@ def test_a_folder_under_a_file_cannot_be_written(tmp_path: Path) -> None:
 def test_a_folder_that_can_be_written_is_left_empty(tmp_path: Path) -> None:
     check_writable(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_link_to_itself_is_not_a_path_to_write(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError) as caught:
+        replace_file(tmp_path / "loop", lambda path: path.write_text("x"))
+    assert caught.value.where == tmp_path / "loop"

@@ -64,5 +64,5 @@ def test_endings_are_told_apart(fuzz: Any, call: str, ending: str, monkeypatch: 
 def test_a_process_that_dies_counts_for_its_case(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import os, sys; print([sys.stdin.read().count(',')], flush=True); os.abort()"
     monkeypatch.setattr(fuzz, "worker_command", lambda _: [sys.executable, "-c", program])
-    outcome, *_ = fuzz.run_cases(0, [0])
+    (outcome,) = fuzz.run_cases(0, [0])
     assert (outcome.number, outcome.ending) == (0, "crash")

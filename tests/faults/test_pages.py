@@ -191,10 +191,7 @@ def make_repair(words: Names) -> sp.Fixed:
     model = sp.fit("erm", make_model(), data, train={"steps": 2}, compute=sp.Compute("cpu")).model
     fixed = sp.fix(model, data, method="class-resample", train={"steps": 2}, compute=sp.Compute("cpu"))
     text = " ".join(words)
-    attempts = tuple(
-        replace(attempt, summary=words) if hasattr(attempt, "summary") else attempt for attempt in fixed.attempts
-    )
-    return replace(fixed, word=text, properties=words, summary=words, attempts=attempts, model=fixed.model)
+    return replace(fixed, word=text, properties=words, summary=words, model=fixed.model)
 
 
 def make_fix_page(words: Names, folder: Path) -> str:

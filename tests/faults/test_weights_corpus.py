@@ -72,6 +72,7 @@ def pickles() -> Iterator[tuple[str, bytes]]:
 
 
 def broken() -> Iterator[tuple[str, bytes]]:
+    metadata: Any
     good = save(dict(model().state_dict()), {"spurless": json.dumps({"name": "mlp", "options": {"width": 4}})})
     for size in (0, 1, 7, 8, 9, 20, len(good) // 2, len(good) - 1):
         yield f"cut to {size}", good[:size]
@@ -105,6 +106,8 @@ def broken() -> Iterator[tuple[str, bytes]]:
 
 
 def broken_tensors() -> Iterator[tuple[str, bytes]]:
+    dtype: Any
+    shape: Any
     for dtype in ("F31", "f32", "", 5, None, [], "object", "O", "STRING", "C64"):
         yield f"dtype {dtype}", tensors((dtype, [4], [0, 16]))
     for shape in ([-4], [5], [3], [2**62], [2**63], [2**32, 2**32], "4", None, [4.5], ["4"], [[4]], 4, {}):

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
-from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
 from spurless.core.errors import InputError
 
@@ -40,30 +39,27 @@ def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> 
             continue
         value, owner = values[name], function.__qualname__.removesuffix(".__init__")
         if not _fits(value, hint):
-            expected = text.replace("NoneType", "None")
-            raise InputError(
-                f"the argument {name!r} has the wrong type", where=owner, expected=expected, got=describe_value(value)
-            )
+            expected = text.replace("nn.Module", "a torch module")
+            what, got = f"the argument {name!r} has the wrong type", describe_value(value)
+            raise InputError(what, where=owner, expected=expected, got=got)
         if hint is not Any and (problem := _find_missing_values(value)) is not None:
             raise InputError(f"the argument {name!r} {problem}", where=owner, expected="dense values in memory")
 
 
 def describe_value(value: object) -> str:
-    """Return a short text that shows a value in a message.
+    """Return a short text for a message: a text or a number itself, the type of anything else.
 
     Example:
-        >>> describe_value([1, 2]), describe_value("x" * 100)[-5:], describe_value(object())
-        ('[1, 2]', 'xx...', 'object')
+        >>> describe_value("x"), describe_value({}), describe_value(["a", 1])
+        ("'x'", 'dict', 'list of int and str')
     """
+    if isinstance(value, str | bytes | bool | int | float):
+        text = repr(value) if not isinstance(value, int) or value.bit_length() < 999 else "an integer of many digits"
+        return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
     if _is_tensor(value):
         return f"a tensor of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix('torch.')}"
-    if not isinstance(value, str | bytes | bool | int | float | list | tuple | dict | NoneType | Path):
-        return type(value).__name__
-    try:
-        text = repr(value[:MAX_TEXT] if isinstance(value, str | bytes | list | tuple) else value)
-    except Exception:  # repr of an element, which is the caller's code
-        return type(value).__name__
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
+    kinds = sorted({type(item).__name__ for item in value}) if isinstance(value, list | tuple) else []
+    return type(value).__name__ + (f" of {' and '.join(kinds)}" if len(kinds) in (2, 3) else "")
 
 
 @cache
@@ -86,7 +82,11 @@ def _annotations(function: Callable[..., Any]) -> dict[str, tuple[Any, str]]:
 def _fits(value: Any, hint: Any) -> bool:
     """Return whether a value has a type; True for types that cannot be checked."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _fits(value, arguments[0])
     if origin in (Union, UnionType):
+        if isinstance(value, str) and any(map(_is_device_type, arguments)):  # with text as its name
+            arguments = tuple(filter(_is_device_type, arguments))
         return any(_fits(value, argument) for argument in arguments)
     if origin is Literal:
         return isinstance(value, str | int | NoneType) and value in arguments
@@ -111,15 +111,19 @@ def _fits_class(value: Any, hint: Any) -> bool:
         return True
     if getattr(hint, "_is_protocol", False):
         return all(hasattr(value, name) for name in _required_names(hint))
-    if hint.__module__ == "torch" and hint.__name__ == "device":
+    if _is_device_type(hint):
         return _is_device(value, hint)
     return isinstance(value, hint)
+
+
+def _is_device_type(hint: Any) -> bool:
+    return getattr(hint, "__module__", "") == "torch" and getattr(hint, "__name__", "") == "device"
 
 
 def _is_device(value: Any, device: Callable[[Any], Any]) -> bool:
     """Return whether a value is a device that stores values, or its name."""
     try:
-        return isinstance(value, str | device) and device(value).type != "meta"  # type: ignore[operator]
+        return isinstance(value, str | device) and device(value).type != "meta"
     except (RuntimeError, ValueError):  # not the name of a device
         return False
 

@@ -63,6 +63,8 @@ def parse_pairs(words: Iterable[str], flag: str, example: str = "seed=1") -> dic
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; errors contain its path."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe without a writer would wait forever
+        raise InputError("this is not a regular file", where=path, expected="a TOML file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError) as error:

@@ -138,7 +138,8 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Spread:
         Spread(mean=0.8, sd=nan, low=nan, high=nan, n=1)
     """
     check_arguments(over_seeds, locals())
-    if not len(values):
+    values = list(map(float, values))
+    if not values:
         raise InputError("values is empty", expected="one value per seed")
     tail, n = _tail(level), len(values)
     mean = fmean(values)
@@ -164,6 +165,7 @@ def compare_paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) 
         (0.1333, 0.25)
     """
     check_arguments(compare_paired, locals())
+    a, b = list(map(float, a)), list(map(float, b))
     if len(a) != len(b) or not a:
         raise InputError("a and b must have one value per shared seed", got=f"{len(a)} and {len(b)} values")
     differences = [0.0 if math.isclose(x, y, rel_tol=1e-12) else x - y for x, y in zip(a, b, strict=True)]

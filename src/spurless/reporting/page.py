@@ -74,7 +74,7 @@ def report(
         InputError: there are no runs, an argument has the wrong type, a chart has no data, or the file cannot be
             written.
     """
-    if not isinstance(runs, Iterable):
+    if not isinstance(runs, Iterable) or getattr(runs, "shape", None) == ():  # an array of one number
         raise InputError("the runs must be a list", got=type(runs).__name__, hint="Write runs=[run].")
     records, audits = [_get_record(run) for run in runs], audits if isinstance(audits, Iterable) else [audits]
     if not records:
