@@ -426,6 +426,29 @@ def faults_page(folder: Path) -> str:
             _table(("command or function", "calls", "completed", "refused", "failed"), rows),
             _made_by(record, f"benchmarks/faults.py --cases {record['cases']} --seed {record['seed']}"),
         ]
+    weights, pages = _script("tests/faults/test_weights_corpus.py"), _script("tests/faults/test_pages.py")
+    n_weights = sum(1 for corpus in (weights.pickles, weights.broken, weights.other_models) for _ in corpus())
+    parts += [
+        "## Corpora",
+        "Files and names that tests try with every change. A failure of one fails the tests.",
+        _table(
+            ("what", "number", "what must hold", "test"),
+            [
+                (
+                    "weight files: pickles, cut and false headers, other tensors and metadata",
+                    f"{n_weights + len(weights.INFO):,}",
+                    "no code of the file runs; it is loaded or refused in one line",
+                    "`tests/faults/test_weights_corpus.py`",
+                ),
+                (
+                    f"names with markup, scripts, formulas and control characters, on {len(pages.PAGES) + 2} pages",
+                    f"{len(pages.HOSTILE):,}",
+                    "a page has the elements, handlers and links that it has with plain names",
+                    "`tests/faults/test_pages.py`",
+                ),
+            ],
+        ),
+    ]
     if (folder / "kills.json").exists():
         record = json.loads((folder / "kills.json").read_text(encoding="utf-8"))
         signals = sorted(record["sent"])

@@ -66,7 +66,7 @@ def describe_value(value: object) -> str:
 def _annotations(function: Callable[..., Any]) -> dict[str, tuple[Any, str]]:
     """Return the type of every argument that can be checked, and its text."""
     namespace = vars(sys.modules[function.__module__])
-    found = {}
+    checked = {}
     for name, parameter in inspect.signature(function).parameters.items():
         text = parameter.annotation
         if not isinstance(text, str) or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -75,8 +75,8 @@ def _annotations(function: Callable[..., Any]) -> dict[str, tuple[Any, str]]:
             hint = eval(text, namespace)  # the package's own annotation
         except (NameError, TypeError):  # imported for type checkers only
             continue
-        found[name] = hint, text
-    return found
+        checked[name] = hint, text
+    return checked
 
 
 def _fits(value: Any, hint: Any) -> bool:
