@@ -1,7 +1,6 @@
 """Options: every conversion, and every sentence for what cannot be converted."""
 
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Optional
@@ -207,9 +206,3 @@ def test_says_which_file_is_no_toml_and_why(tmp_path: Path, content: bytes, reas
 def test_a_folder_is_no_toml(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"this is a folder \(expected a TOML file\)"):
         read_toml(tmp_path)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.toml")
-    with pytest.raises(InputError, match="not a regular file"):
-        read_toml(tmp_path / "pipe.toml")

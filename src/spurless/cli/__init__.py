@@ -86,6 +86,10 @@ def main() -> None:
         _leave(str(error), 130)
     except (SpurlessError, typer.TyperException) as error:
         _leave(_format_error(error), 2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        _leave("there is not enough memory. Use smaller batches, fewer examples or a smaller model.", 2)
     except BrokenPipeError:
         _close_output()
         sys.exit(1)
@@ -112,6 +116,12 @@ def _format_error(error: SpurlessError | typer.TyperException) -> str:
     text = error.format_message()
     text += "" if text.endswith((".", "?")) else "."
     return f"{text} See: {context.command_path} --help" if context is not None else text
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory is exhausted: torch has an error of its own for CUDA only."""
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _print_warning(message: str) -> None:

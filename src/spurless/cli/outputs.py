@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spurless.cli.inputs import open_model
 from spurless.core.errors import InputError, first_line
-from spurless.core.files import check_file, check_no_overwrite, check_writable, unwritable_error
+from spurless.core.files import check_file, check_no_overwrite, check_writable, resolve_path, unwritable_error
 from spurless.core.records import Record, read_records
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check_outputs(
     if page is not None:  # only now: a folder such as "." has no suffix to replace
         files.append(page.with_suffix(".json"))
         check_file(files[-1])
-    resolved = [path.resolve() for path in (*files, *([records] if records else []))]
+    resolved = [resolve_path(path) for path in (*files, *([records] if records else []))]
     if len(set(resolved)) < len(resolved):
         raise InputError("two outputs have the same path", hint=f"Choose different paths for {flags}.")
     check_no_overwrite([*files, records], inputs)

@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from spurless.core.errors import InputError, did_you_mean
+from spurless.core.files import check_not_pipe
 
 C = TypeVar("C")
 
@@ -63,8 +64,7 @@ def parse_pairs(words: Iterable[str], flag: str, example: str = "seed=1") -> dic
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; errors contain its path."""
-    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe without a writer would wait forever
-        raise InputError("this is not a regular file", where=path, expected="a TOML file")
+    check_not_pipe(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError) as error:

@@ -13,6 +13,7 @@ from tempfile import gettempdir
 from filelock import FileLock
 
 from spurless.core.errors import InputError
+from spurless.core.files import resolve_path
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def lock_runs(out: Path | None, runs: Collection[str]) -> Iterator[None]:
     if out is None or descriptor is None:
         yield
         return
-    file = out.resolve()
+    file = resolve_path(out)
     try:
         busy = [run for run in runs if not _try_lock(descriptor, f"{file}\0{run}")]
         if busy:

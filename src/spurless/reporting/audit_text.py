@@ -15,7 +15,7 @@ from typing import Any, Literal
 from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.figures import Section
-from spurless.core.files import replace_text
+from spurless.core.files import check_not_pipe, replace_text
 from spurless.core.findings import Audit, Finding, Suspect, Verdict
 from spurless.reporting.format import clean_name, format_count, format_number
 from spurless.reporting.sections import section_contexts
@@ -359,6 +359,7 @@ def read_audit(path: Path | str) -> Audit:
         InputError: the file cannot be read, or does not contain an audit of this version.
     """
     check_arguments(read_audit, locals())
+    check_not_pipe(path)
     try:
         content = json.loads(Path(path).read_bytes())
     except FileNotFoundError:

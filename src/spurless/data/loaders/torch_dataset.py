@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, IterableDataset
 
 from spurless.core.arguments import check_arguments
-from spurless.core.errors import InputError
+from spurless.core.errors import InputError, SpurlessError, first_line
 from spurless.core.hashing import content_hash
 from spurless.core.seeds import Seeds
 from spurless.data.loaders.images import MAX_RESIDENT_BYTES, channels_first, to_pixels
@@ -162,8 +162,11 @@ def _collect(source: DatasetInputs, stream: bool) -> tuple[Tensor | Source, Tens
 def _read(dataset: Any, i: int) -> Any:
     try:
         return dataset[i]
-    except OSError as error:
-        raise InputError(f"the example cannot be read: {error}", where=f"example {i}") from error
+    except SpurlessError:
+        raise
+    except (OSError, LookupError, TypeError) as error:
+        reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"the example cannot be read: {reason}", where=f"example {i}") from error
 
 
 def _stack(rows: Sequence[Tensor | None]) -> Tensor | None:
