@@ -775,18 +775,20 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int)
+    parser.add_argument("--minutes", type=float, default=600.0, help="start no case after this time")
     parser.add_argument("--worker", action="store_true")
     args = parser.parse_args()
     if args.worker:
         work(args.seed, json.loads(sys.stdin.read()))
         return
     numbers = [args.case] if args.case is not None else list(range(args.first, args.first + args.cases))
-    outcomes = []
-    with contextlib.suppress(KeyboardInterrupt):  # the record is that of the cases until then
-        for outcome in run_cases(args.seed, numbers):
-            outcomes.append(outcome)
-            if outcome.ending not in ("completed", "refused") or args.case is not None:
-                sys.stderr.write(describe(outcome, args.seed) + "\n")
+    outcomes, begin = [], time.monotonic()
+    for outcome in run_cases(args.seed, numbers):
+        outcomes.append(outcome)
+        if outcome.ending not in ("completed", "refused") or args.case is not None:
+            sys.stderr.write(describe(outcome, args.seed) + "\n")
+        if time.monotonic() - begin > 60 * args.minutes:
+            break
     if args.case is None:
         from spurless.fitting.assess import describe_environment
 
