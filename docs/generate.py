@@ -42,6 +42,7 @@ def pages() -> dict[str, str]:
         "fidelity.md": fidelity_page(RECORDS),
         "detection.md": detection_page(TIMES / "detection.jsonl"),
         "performance.md": performance_page(TIMES),
+        "faults.md": faults_page(TIMES),
         "reference/index.md": reference_page(),
         "reference/modules.md": modules_page(),
         **api_pages(),
@@ -394,6 +395,89 @@ def performance_page(folder: Path) -> str:
     lines = [(f"`import {name}`", f"{value:.2f}") for name, value in imports["median seconds"].items()]
     parts += ["## Import time", _table(("statement", "seconds"), lines), _made_by(imports, "benchmarks/import_time.py")]
     return _page(parts)
+
+
+def faults_page(folder: Path) -> str:
+    """Return what was tried to break commands and functions, how often, and what failed."""
+    parts = [
+        NOTE,
+        "# Faults",
+        "Hostile arguments and files, and signals at random moments: what was tried, how often, and what failed. A "
+        "command or function must complete, or refuse its arguments in one line; what it wrote must be complete or "
+        "absent. This page is generated from the records in `benchmarks/records/`; `tests/faults/` tries a part of it "
+        "with every change.",
+    ]
+    if (folder / "faults.json").exists():
+        record = json.loads((folder / "faults.json").read_text(encoding="utf-8"))
+        rows = [(f"`{name}`", *_endings(counts)) for name, counts in record["results"].items()]
+        failures = [
+            (str(failure["case"]), failure["ending"], f"`{failure['where'][:200]}`") for failure in record["failures"]
+        ]
+        details = "No call failed."
+        if failures:
+            details = f"Failures:\n\n{_table(('case', 'ending', 'where'), failures)}"
+        parts += [
+            "## Hostile arguments",
+            f"{record['cases']:,} calls with random values, wrong types, missing, cut and foreign files, and names "
+            "with control characters, over every option of every command and every parameter of every public function. "
+            "*Failed*: a traceback, the death of the process, or 20 seconds of computation. The longest call took "
+            f"{record['longest']:.1f} seconds.",
+            details,
+            _table(("command or function", "calls", "completed", "refused", "failed"), rows),
+            _made_by(record, f"benchmarks/faults.py --cases {record['cases']} --seed {record['seed']}"),
+        ]
+    weights, pages = _script("tests/faults/test_weights_corpus.py"), _script("tests/faults/test_pages.py")
+    n_weights = sum(1 for corpus in (weights.pickles, weights.broken, weights.other_models) for _ in corpus())
+    parts += [
+        "## Corpora",
+        "Files and names that tests try with every change. A failure of one fails the tests.",
+        _table(
+            ("what", "number", "what must hold", "test"),
+            [
+                (
+                    "weight files: pickles, cut and false headers, other tensors and metadata",
+                    f"{n_weights + len(weights.INFO):,}",
+                    "no code of the file runs; it is loaded or refused in one line",
+                    "`tests/faults/test_weights_corpus.py`",
+                ),
+                (
+                    f"names with markup, scripts, formulas and control characters, on {len(pages.PAGES) + 2} pages",
+                    f"{len(pages.HOSTILE):,}",
+                    "a page has the elements, handlers and links that it has with plain names",
+                    "`tests/faults/test_pages.py`",
+                ),
+            ],
+        ),
+    ]
+    if (folder / "kills.json").exists():
+        record = json.loads((folder / "kills.json").read_text(encoding="utf-8"))
+        signals = sorted(record["sent"])
+        stopped = [
+            [
+                f"`{name}`",
+                *(str(counts.get(which, 0)) for which in signals),
+                _problems(record["problems"].get(name, {})),
+            ]
+            for name, counts in record["results"].items()
+        ]
+        parts += [
+            "## Signals",
+            "A command is stopped by a signal at a random moment and started again until it ends. Then its records and "
+            "weights are compared with those of a run that was not stopped.",
+            _table(("command", *signals, "lost, torn or different"), stopped),
+            _made_by(record, "benchmarks/kills.py"),
+        ]
+    return _page(parts)
+
+
+def _endings(counts: dict[str, int]) -> tuple[str, str, str, str]:
+    """Return the numbers of calls, and of those that completed, were refused and failed."""
+    total, completed, refused = sum(counts.values()), counts.get("completed", 0), counts.get("refused", 0)
+    return f"{total:,}", f"{completed:,}", f"{refused:,}", f"{total - completed - refused:,}"
+
+
+def _problems(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {n:,}" for name, n in counts.items()) or "none"
 
 
 def _last_layer_parts(folder: Path) -> list[str]:

@@ -188,3 +188,29 @@ def _spurless(here: Path, *words: str, limit: int | None = None, out: Any = subp
     return subprocess.run(
         command, cwd=here, env=environment, stdout=out, stderr=subprocess.PIPE, text=True, preexec_fn=lower, timeout=120
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fit", "erm", "--config", "pipe"),
+        ("report", "pipe"),
+        ("report", "r.jsonl", "--audit", "pipe"),
+        ("bench", "pipe"),
+        ("eval", "pipe"),
+    ],
+)
+@pytest.mark.timeout(30)
+def test_a_pipe_that_nothing_writes_to_is_not_waited_for(refused: Refused, here: Path, words: tuple[str, ...]) -> None:
+    os.mkfifo(here / "pipe")
+    (here / "r.jsonl").touch()
+    refused(r"pipe: (this is a pipe|no such file)|nothing to report", *words)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_exhausted_memory_is_one_line(refused: Refused, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("spurless.data.load", fail)
+    refused(r"there is not enough memory\. Use smaller batches", "fit", "erm", *TINY)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,15 @@ def test_names_of_classes_and_errors_are_escaped(cli: Callable[..., Any], csv: C
     refused = cli("fit", "erm", "--data", "no\x1b[2Jsuch")
     assert refused.status == 2
     assert "\x1b" not in result.out + result.err + refused.out + refused.err
+
+
+def test_a_file_name_that_is_not_text_is_printed_escaped(cli: Any, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = TextIOWrapper(BytesIO(), "utf-8")
+    monkeypatch.setattr(sys, "stdout", out)
+    data = ("--data", "planted", "-D", "n_train=40", "-D", "n_val=20", "-D", "n_test=20")
+    result = cli(
+        "fit", "erm", *data, "--model", "mlp", "--steps", 2, "--device", "cpu", "--quiet", "--out", here / "\udcff"
+    )
+    assert result.status == 0
+    out.seek(0)
+    assert "\\udcff" in out.read()

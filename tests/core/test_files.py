@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from spurless.core.errors import InputError
-from spurless.core.files import check_no_overwrite, check_writable, delete_abandoned, replace_file, scratch_folder
+from spurless.core.files import (
+    check_no_overwrite,
+    check_writable,
+    data_folder,
+    delete_abandoned,
+    replace_file,
+    scratch_folder,
+)
 
 
 def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -128,3 +135,20 @@ def test_only_scratch_folders_are_deleted(tmp_path: Path) -> None:
     delete_abandoned(tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
     delete_abandoned(tmp_path / "missing")
+
+
+def test_a_link_to_itself_is_not_a_path_to_write(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError) as caught:
+        replace_file(tmp_path / "loop", lambda path: path.write_text("x"))
+    assert caught.value.where == tmp_path / "loop"
+
+
+def test_the_home_folder_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(InputError, match="the home folder of this user is not known"):
+        data_folder("~no-such-user/data")
+
+
+def test_a_path_with_nul_is_refused() -> None:
+    with pytest.raises(InputError, match="not a valid path"):
+        replace_file(Path("\x00"), lambda path: path.write_text("x"))

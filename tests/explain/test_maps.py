@@ -214,3 +214,8 @@ def test_heat_that_is_no_number_is_refused_by_the_example() -> None:
 
     with pytest.raises(InputError, match=r"the heat map of example 3 is not finite\. Check the input of example 3"):
         compute_heat_maps(build("small-cnn", input_shape=(1, 28, 28), n_classes=2), images(), how=broken, batch_size=4)
+
+
+def test_an_unknown_option_is_refused_by_its_name(model: Classifier) -> None:
+    with pytest.raises(InputError, match=r"no option 'depth' .expected .*how"):
+        compute_heat_maps(model, images(), depth=3)

@@ -211,3 +211,13 @@ def test_a_difference_by_rounding_is_none() -> None:
 
 def test_newcombe_of_nothing_is_nan() -> None:
     assert all(math.isnan(bound) for bound in newcombe_interval((0, 0), (1, 2)))
+
+
+def test_arrays_of_other_shapes_are_refused() -> None:
+    with pytest.raises(InputError, match="differ in shape") as caught:
+        wilson_intervals(torch.zeros(3), torch.zeros(2))
+    assert (caught.value.expected, caught.value.got) == ((2,), (3,))
+    with pytest.raises(InputError, match="values is empty"):
+        over_seeds(torch.zeros(0))  # type: ignore[arg-type]  # tensors are accepted too
+    with pytest.raises(InputError, match="'a' has the wrong type"):
+        compare_paired(torch.zeros(2, 2), torch.zeros(2, 2))  # type: ignore[arg-type]

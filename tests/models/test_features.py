@@ -102,3 +102,11 @@ def test_whoever_reads_the_rows_may_take_gradients() -> None:
     for part in iterate_features(net(), [Some(torch.randn(2, 3))]):
         assert torch.is_grad_enabled()
         assert not part.requires_grad
+
+
+def test_batches_without_inputs_and_features_of_another_width_are_refused() -> None:
+    model = Classifier(nn.Identity(), nn.Linear(3, 2))
+    with pytest.raises(InputError, match="the batches must have inputs x"):
+        collect_features(model, torch.zeros(2, 3))
+    with pytest.raises(InputError, match="does not accept this input"):
+        compute_logits(model, torch.zeros(2, 4))

@@ -116,3 +116,9 @@ def test_no_rate_is_negative_or_over_the_peak(schedule: Schedule) -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         TrainConfig(**settings)
+
+
+@pytest.mark.parametrize("values", [{"lr": 1e308}, {"weight_decay": 1e39}, {"steps": 10**400}, {"clip": "1"}])
+def test_numbers_that_weights_cannot_store_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(values))):
+        TrainConfig(**values)

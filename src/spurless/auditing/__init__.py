@@ -32,7 +32,8 @@ from spurless.auditing._chance_level import find_chance_level_reason
 from spurless.auditing._context import LEVEL, PERMUTATIONS, AuditContext, Auditor, Needs, compute_context
 from spurless.auditing._residuals import MIN_ERRORS, to_sentence
 from spurless.auditing.suspects import MAX_PICTURES, find_suspected, list_suspects
-from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError, check_type
+from spurless.core.arguments import check_arguments
+from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
 from spurless.core.findings import Audit, Finding
 from spurless.core.progress import Progress, progress_to
 from spurless.core.provenance import hardware, versions
@@ -119,6 +120,7 @@ def audit(  # noqa: PLR0913 - public API
         UnknownNameError: there is no audit of that name.
         InputError: the labels are hidden or outside the model's range, or masks are missing.
     """
+    check_arguments(audit, locals())
     if not 0 < level < 1 or permutations < 1:
         raise InputError(
             "the level must be between 0 and 1, and permutations at least 1", got=f"{level}, {permutations}"
@@ -284,7 +286,6 @@ def _select_splits(data: Splits | Split, part: str, crossed: bool = False) -> tu
     prepare = attribute_association.cross_columns if crossed else lambda split: split
     if isinstance(data, Split):
         return prepare(data), None
-    check_type(data, Splits, "data", "Splits or a Split, for example from sp.load(NAME)")
     if part not in ("train", "val", "test"):
         raise UnknownNameError("split", part, ("train", "val", "test"))
     return prepare(getattr(data, part)), prepare(data.train)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import typer
@@ -99,6 +100,8 @@ def main() -> None:
         _leave("stopped.", 128 + interrupting_signal())
     except (SpurlessError, typer.TyperException) as error:
         _leave(_format_error(error), 2)
+    except (MemoryError, RuntimeError) as error:
+        _leave(_format_memory_error(error), 2)
     except BrokenPipeError:
         _close_output()
         sys.exit(1)
@@ -125,6 +128,14 @@ def _format_error(error: SpurlessError | typer.TyperException) -> str:
     text = error.format_message()
     text += "" if text.endswith((".", "?")) else "."
     return f"{text} See: {context.command_path} --help" if context is not None else text
+
+
+def _format_memory_error(error: MemoryError | RuntimeError) -> str:
+    """Return the message if memory is exhausted, for which torch has a class of its own with CUDA only; else raise."""
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    if not isinstance(error, MemoryError) and not any(word in str(error) for word in words):
+        raise error
+    return "there is not enough memory. Use smaller batches, fewer examples or a smaller model."
 
 
 def _print_warning(message: str) -> None:

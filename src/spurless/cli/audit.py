@@ -10,6 +10,7 @@ from spurless.cli.console import print_json, print_text, progress_bar
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_outputs
 from spurless.core.errors import InputError
+from spurless.core.files import check_not_pipe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,6 +115,7 @@ def _load_masks(path: Path) -> Tensor:
     import numpy as np
     import torch
 
+    check_not_pipe(path)
     try:
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except FileNotFoundError:

@@ -98,7 +98,7 @@ def resolve_named_options(source: str, options: Mapping[str, Any], columns: Colu
 
 def describe_files(source: str, splits: Splits) -> dict[str, Any]:
     """Return the files that data were read from: ``found`` their names, ``place`` their folder or file."""
-    from spurless.core.files import data_folder
+    from spurless.core.files import data_folder, resolve_path
     from spurless.data import DATASETS
     from spurless.data.prepare import find_files
 
@@ -110,7 +110,7 @@ def describe_files(source: str, splits: Splits) -> dict[str, Any]:
     try:
         files = find_files(source, layout, root)
     except InputError:  # the dataset has its own rules for finding files
-        return {"found": [], "place": str(data_folder(root).resolve())}
+        return {"found": [], "place": str(resolve_path(data_folder(root)))}
     return {"found": list(files.present), "place": str(files.folder.resolve())}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spurless.cli.inputs import HUGGING_FACE_FILES, open_model
 from spurless.core.errors import InputError, first_line
-from spurless.core.files import check_file, check_no_overwrite, check_writable, unwritable_error
+from spurless.core.files import check_file, check_no_overwrite, check_writable, resolve_path, unwritable_error
 from spurless.core.records import Record, read_records
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def _identity(path: Path) -> object:
     try:
         status = path.stat()
     except OSError:
-        return path.resolve()
-    return (status.st_dev, status.st_ino) if path.is_file() else path.resolve()
+        return resolve_path(path)
+    return (status.st_dev, status.st_ino) if path.is_file() else resolve_path(path)
 
 
 def _check_not_in_inputs(output: Path, inputs: Iterable[Path | str | None]) -> None:
@@ -66,7 +66,7 @@ def _check_not_in_inputs(output: Path, inputs: Iterable[Path | str | None]) -> N
     if not output.is_file():
         return
     for folder in (Path(one) for one in inputs if one is not None):
-        if not folder.is_dir() or not output.resolve().is_relative_to(folder.resolve()):
+        if not folder.is_dir() or not resolve_path(output).is_relative_to(resolve_path(folder)):
             continue
         is_saved = any((folder / name).is_file() for name in (*HUGGING_FACE_FILES, "config.json"))
         if is_saved or output.suffix.lower() in EXTENSIONS:

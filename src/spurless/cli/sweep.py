@@ -15,7 +15,7 @@ from spurless.cli.inputs import add_tokenizer, check_option_names, open_quietly,
 from spurless.cli.outputs import check_outputs, tracking_folder
 from spurless.core.config import parse_pairs
 from spurless.core.errors import InputError
-from spurless.core.files import check_writable
+from spurless.core.files import check_writable, resolve_path
 
 if TYPE_CHECKING:
     from spurless.bench.experiment import Experiment
@@ -115,7 +115,7 @@ def sweep(
     check_option_names("model", model.model, experiment.model_options, hint)
     check_option_names("method", method, experiment.method_options, hint)
     values = {name: value if isinstance(value, list) else [value] for name, value in sections["over"].items()}
-    values, weights = {**values, **_parse_values(over)}, None if keep is None else keep.resolve()
+    values, weights = {**values, **_parse_values(over)}, None if keep is None else resolve_path(keep)
     _check_not_fixed(values, experiment, train.options)
     loader = partial(open_quietly, data.columns, None)
     spec = Sweep(experiment, values, seeds, seed, _parse_drop(drop), loader, study, weights)

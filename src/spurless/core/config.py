@@ -12,6 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from spurless.core.errors import InputError, did_you_mean
+from spurless.core.files import check_not_pipe
 
 C = TypeVar("C")
 
@@ -140,6 +141,7 @@ def parse_pairs(words: Iterable[str], flag: str, example: str = "seed=1") -> dic
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; errors contain its path."""
+    check_not_pipe(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError) as error:

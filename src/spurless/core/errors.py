@@ -97,12 +97,6 @@ class MissingExtraError(SpurlessError, ImportError):
         super().__init__(f"{purpose} needs the package {package!r}. Install it with: pip install 'spurless[{extra}]'.")
 
 
-def check_type(value: object, kind: type, name: str, expected: str) -> None:
-    """Raise if an argument of a public function is of another type."""
-    if not isinstance(value, kind):
-        raise InputError(f"{name!r} has the wrong type", expected=expected, got=type(value).__name__)
-
-
 def did_you_mean(got: str, known: Iterable[str]) -> str:
     """Return a suggestion to append to a message, or an empty text.
 

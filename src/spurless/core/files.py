@@ -30,7 +30,7 @@ def user_cache_folder() -> Path:
 
 def data_folder(root: str | Path | None = None) -> Path:
     """Return the folder of datasets: ``root``, else ``$SPURLESS_DATA``, else ``data``."""
-    return Path(root or os.environ.get("SPURLESS_DATA") or "data").expanduser()
+    return expand_home(root or os.environ.get("SPURLESS_DATA") or "data")
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -106,9 +106,36 @@ def replace_text(path: Path | str, text: str, errors: str = "replace") -> Path:
 
 
 def check_file(path: Path) -> None:
-    """Raise if the path exists and is not a regular file."""
+    """Raise if the path exists and is not a regular file, or is a link that leads to itself."""
+    resolve_path(path)
     if path.exists() and not path.is_file():
         raise InputError("cannot write here: not a regular file", where=path, hint="Choose another path.")
+
+
+def expand_home(path: Path | str) -> Path:
+    """Return the path with ``~`` replaced by the home folder; raise if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(
+            "the home folder of this user is not known", where=path, hint="Write the whole path."
+        ) from None
+
+
+def resolve_path(path: Path) -> Path:
+    """Return the path that links lead to; raise if they lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):  # a circle is a RuntimeError before Python 3.13, NUL a ValueError
+        raise InputError(
+            "not a valid path, or its links lead in a circle", where=path, hint="Choose another path."
+        ) from None
+
+
+def check_not_pipe(path: Path | str) -> None:
+    """Raise if an input file is a named pipe: reading one that nothing writes to would wait forever."""
+    if Path(path).is_fifo():
+        raise InputError("this is a pipe", where=path, expected="a regular file", hint="Write its content to a file.")
 
 
 def check_no_overwrite(outputs: Iterable[Path | None], inputs: Iterable[Path | str | None]) -> None:

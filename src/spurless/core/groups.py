@@ -10,6 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, MissingAttributesError
 from spurless.core.limits import check_groups
 
@@ -39,6 +40,7 @@ class Groups:
     mixed: bool = False  # whether groups are domains: attribute values that mix labels
 
     def __post_init__(self) -> None:
+        check_arguments(Groups, vars(self))
         check_groups([len(self)], "groups")
 
     @classmethod

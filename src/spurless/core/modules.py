@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-Input: TypeAlias = "Tensor | dict[str, Tensor]"
+Input: TypeAlias = Tensor | dict[str, Tensor]
 """A batch of model inputs: a tensor, or the tensors of tokenized text by name."""
 
 

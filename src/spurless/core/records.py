@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spurless.core.errors import InputError, SpurlessWarning
-from spurless.core.files import unwritable_error
+from spurless.core.files import check_not_pipe, unwritable_error
 
 SCHEMA = 1
 RENAMED = {"watched-erm": "erm-loss-ratio"}  # old names of methods in records, and the new ones
@@ -198,6 +198,7 @@ def read_records(path: Path | str, *, to_continue: bool = False) -> list[Record]
     An incomplete last line is left out, with a warning unless records will be appended, which repairs that line.
     """
     path = Path(path)
+    check_not_pipe(path)
     try:
         content = path.read_bytes()
     except FileNotFoundError:

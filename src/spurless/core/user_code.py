@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from spurless.core.errors import InputError, did_you_mean, first_line
+from spurless.core.files import expand_home, resolve_path
 from spurless.core.hashing import content_hash
 
 
@@ -60,7 +61,7 @@ def resolve_user_code_name(name: str) -> str:
     location, _, called = name.rpartition(":")
     if not is_user_code(name) or not location.endswith(".py") or "://" in location:
         return name
-    return f"{Path(location).expanduser().resolve()}:{called}"
+    return f"{resolve_path(expand_home(location))}:{called}"
 
 
 def user_code_hash(name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spurless.core.arguments import check_arguments
 from spurless.core.config import configure
 from spurless.core.errors import UnknownNameError
 from spurless.core.groups import Groups
@@ -56,6 +57,7 @@ DATASETS: dict[str, Dataset] = {
 
 def get_dataset(name: str) -> Dataset:
     """Return a dataset by name."""
+    check_arguments(get_dataset, locals())
     try:
         return DATASETS[name]
     except KeyError:
@@ -74,6 +76,7 @@ def load(name: str, **options: Any) -> Splits:
         UnknownNameError: no dataset has that name.
         InputError: an option is unknown or its value is invalid.
     """
+    check_arguments(load, locals())
     dataset = get_dataset(name)
     return check_splits(dataset.make(configure(dataset.config, options, owner=f"dataset {name!r}")))
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import DataChangedError, InputError
 from spurless.core.hashing import checksum
 from spurless.core.modules import Input
@@ -45,6 +46,7 @@ def check_split(split: Split, where: str) -> Split:
 
 def check_splits(splits: Splits) -> Splits:
     """Return the splits, or raise if a classifier cannot be trained and tested on them."""
+    check_arguments(check_splits, locals())
     for name in ("train", "val", "test"):
         check_split(getattr(splits, name), f"{splits.name}, {name} split")
     shapes = {name: _shape(getattr(splits, name).x) for name in ("train", "val", "test")}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.errors import InputError, MissingAttributesError
-from spurless.core.files import replace_file
+from spurless.core.files import check_not_pipe, replace_file
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
 from spurless.data.loader import Order, weighted_order
@@ -119,6 +119,7 @@ class MinedExamples:
         import numpy as np
 
         path, hint = Path(path), "Mine again, or choose another file."
+        check_not_pipe(path)
         try:
             # opened here, because NumPy leaves a broken file open
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:

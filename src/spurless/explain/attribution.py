@@ -18,6 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError, first_line
 from spurless.core.modules import Input
 from spurless.explain.cam import scale_to_unit_range
@@ -66,6 +67,7 @@ def attribute(
         InputError: the input is not a float tensor, captum is missing, or DeepLift does not support the model.
         NoGradientError: the model has no gradient with respect to its input.
     """
+    check_arguments(attribute, locals())
     if how not in ATTRIBUTIONS:
         raise UnknownNameError("attribution", how, ATTRIBUTIONS)
     model = wrap(model)
@@ -95,6 +97,7 @@ def compute_attribution_map(
     Images give ``(N, height, width)``; rows of features keep their shape. Texts give ``(N, length)``, with 0 at special
     tokens.
     """
+    check_arguments(compute_attribution_map, locals())
     model = wrap(model)
     if isinstance(x, dict):
         get_token_ids(model, x)  # raises for other dicts

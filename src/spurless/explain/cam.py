@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, relu
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.explain.gradients import forward_hooks, input_gradient_mode, sum_explained_logits
 from spurless.explain.target_layer import Grid, TargetLayer, check_image_batch, find_target_layer
@@ -60,6 +61,7 @@ def xgradcam(
     Raises:
         InputError: the input is not a batch of images, the layer or class does not exist, or no layer has a map.
     """
+    check_arguments(xgradcam, locals())
     return _cam(model, x, target, layer, xgradcam_weights)
 
 
@@ -67,6 +69,7 @@ def gradcam(
     model: nn.Module, x: Tensor, target: Tensor | None = None, *, layer: str | TargetLayer | None = None
 ) -> Tensor:
     """Return the Grad-CAM of every image; arguments as for :func:`xgradcam`."""
+    check_arguments(gradcam, locals())
     return _cam(model, x, target, layer, gradcam_weights)
 
 

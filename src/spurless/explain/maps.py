@@ -6,11 +6,13 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.modules import Input
 from spurless.core.progress import progress_reporter
@@ -92,6 +94,7 @@ def iterate_heat_maps(  # noqa: PLR0913
         UnknownNameError: no explainer has that name.
         InputError: the split is empty, or the model does not support the options.
     """
+    check_arguments(iterate_heat_maps, locals())
     if not len(split):
         raise InputError("the split is empty")
     prepare = _make_prepare(how, layer)
@@ -109,12 +112,16 @@ def compute_heat_maps(model: nn.Module, split: Split, *, dtype: torch.dtype = to
     Raises:
         InputError: as for :func:`iterate_heat_maps`, or a map does not fit the dtype.
     """
+    check_arguments(compute_heat_maps, locals())
     if dtype not in STORAGE_DTYPES:
         raise InputError(
             "maps cannot be stored with this dtype",
             expected=", ".join(map(_dtype_name, STORAGE_DTYPES)),
             got=_dtype_name(dtype),
         )
+    known = signature(iterate_heat_maps).parameters.keys() - {"model", "split"}
+    for name in options.keys() - known:
+        raise InputError(f"compute_heat_maps has no option {name!r}", expected=", ".join(sorted(known)))
     report, start, heat = progress_reporter("heat maps", len(split)), 0, torch.empty(0)
     with closing(iterate_heat_maps(model, split, **options)) as parts:
         for part in parts:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.figures import Picture
 from spurless.core.modules import eval_mode
@@ -72,6 +73,7 @@ def compare_heat_maps(  # noqa: PLR0913
             options.
         UnknownNameError: no explainer has that name.
     """
+    check_arguments(compare_heat_maps, locals())
     check_images(split)
     rows = _check_index(index, len(split))
     examples = _without_masks(split.select(rows))
@@ -109,6 +111,7 @@ def choose_examples(  # noqa: PLR0913
 
     Both parts alternate between groups; between labels if attributes are hidden or groups overlap.
     """
+    check_arguments(choose_examples, locals())
     if n < 1:
         raise InputError("at least one example must be shown", got=n)
     changed = torch.zeros(len(split), dtype=torch.bool)

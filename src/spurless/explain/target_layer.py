@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, did_you_mean
 from spurless.core.modules import Input
 from spurless.explain.gradients import NoGradientError, forward_hooks, input_gradient_mode
@@ -114,6 +115,7 @@ def find_target_layer(model: nn.Module, x: Input, layer: str | None = None) -> T
         NoGradientError: the model has no gradient with respect to its input.
         InputError: the layer does not exist, or the model does not accept the input.
     """
+    check_arguments(find_target_layer, locals())
     model = wrap(model)
     image = check_image_batch(model, x)
     with input_gradient_mode(model):

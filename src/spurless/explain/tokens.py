@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.modules import Input
 from spurless.data.checks import describe_kind
@@ -56,6 +57,7 @@ def attribute_tokens(
         UnknownNameError: no method is called ``how``.
         InputError: ``input_ids`` are missing, a shape does not fit, or no embedding gets the ids.
     """
+    check_arguments(attribute_tokens, locals())
     if how not in PATH_POINTS:
         raise UnknownNameError("attribution of tokens", how, PATH_POINTS)
     model = wrap(model)

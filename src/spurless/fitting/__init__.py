@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.config import configure
 from spurless.core.errors import InputError
 from spurless.core.progress import Progress
@@ -63,6 +64,7 @@ def fit(  # noqa: PLR0913  # the public entry point: one parameter per documente
         MissingAttributesError: the method or the criterion needs attributes that the data do not have.
     """
     check_argument_types(model=model, data=data, train=train, compute=compute)
+    check_arguments(fit, locals())
     settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
     path = Path(folder) if folder is not None else None
     protocol = Protocol(settings, select, compute or Compute(), path, tuple(coverages), score, progress)

@@ -13,6 +13,7 @@ from torch import nn
 from spurless.auditing import AUDITS, swapped_backgrounds
 from spurless.auditing import audit as audit_model
 from spurless.auditing.transplants import flagged_properties
+from spurless.core.arguments import check_arguments
 from spurless.core.config import configure
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.findings import Audit
@@ -120,6 +121,8 @@ def fix(  # noqa: PLR0913 - public API
             the arguments contradict each other.
         MissingAttributesError: the named method needs attributes that the data do not have.
     """
+    _check_not_one_split(data)
+    check_arguments(fix, locals())
     request = _Request(method, preset, options or {}, tries, budget)
     settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
     old = _wrap_trained(model, data, tolerance)
@@ -281,15 +284,18 @@ class _Request:
         return list_applicable(context, training=self.tries == "all") if choices and self.tries else choices
 
 
-def _wrap_trained(model: nn.Module, data: Splits, tolerance: float) -> Classifier:
-    """Return the model as a classifier; raise if it cannot be repaired."""
-    if not isinstance(data, Splits):
+def _check_not_one_split(data: object) -> None:
+    if isinstance(data, Split):
         raise InputError(
             "a repair needs train and validation splits, and one split was given",
             expected="Splits",
             got=type(data).__name__,
             hint="Pass what sp.load, sp.from_folder or sp.from_csv returns.",
         )
+
+
+def _wrap_trained(model: nn.Module, data: Splits, tolerance: float) -> Classifier:
+    """Return the model as a classifier; raise if it cannot be repaired."""
     if not 0 <= tolerance <= 1:
         raise InputError(
             "the tolerance must be a fraction of accuracy", expected="0 to 1; 0.01 is a point", got=tolerance

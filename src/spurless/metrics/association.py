@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.metrics.groupwise import check_labels_and_attributes
@@ -52,6 +53,7 @@ def associate(y: Tensor, a: Tensor, groups: Groups) -> Association:
         >>> associate(y, a, groups).goodman_kruskal  # 75/25: the attribute removes the one error
         1.0
     """
+    check_arguments(associate, locals())
     if not groups.attributes:
         raise InputError("the groups have no attribute")
     check_labels_and_attributes(y, a, groups)

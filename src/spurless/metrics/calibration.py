@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.metrics.groupwise import check_labels_and_attributes
@@ -29,12 +30,14 @@ def expected_calibration_error(probabilities: Tensor, y: Tensor, bins: int = 15)
         >>> expected_calibration_error(sure, torch.tensor([0, 0, 0, 1]))  # confidence 1, accuracy 3/4
         0.25
     """
+    check_arguments(expected_calibration_error, locals())
     confidence, correct = _confidence(probabilities, y, bins)
     return _error(confidence, correct, bins)
 
 
 def calibration_by_group(probabilities: Tensor, y: Tensor, a: Tensor, groups: Groups, bins: int = 15) -> Tensor:
     """Return the calibration error of every group, in group order; NaN for an empty group."""
+    check_arguments(calibration_by_group, locals())
     check_labels_and_attributes(y, a, groups)
     confidence, correct = _confidence(probabilities, y, bins)
     member = groups.membership(y, a.to(y.device)).to(confidence.device)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.records import GroupRow
@@ -225,6 +226,7 @@ def group_table(pred: Tensor, y: Tensor, a: Tensor, groups: Groups) -> GroupTabl
         >>> table.count, table.average, table.worst
         (tensor([2, 0, 0, 1]), 0.75, (0.5, 'no, left'))
     """
+    check_arguments(group_table, locals())
     check_labels_and_attributes(y, a, groups)
     if pred.shape != y.shape or pred.is_floating_point():
         got, hint = f"{pred.dtype} of shape {tuple(pred.shape)}", "Pass predicted labels, such as logits.argmax(dim=1)."

@@ -15,6 +15,7 @@ from statistics import NormalDist, fmean, stdev
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 
 MAX_EXACT_PAIRS = 12
@@ -61,7 +62,10 @@ def wilson_intervals(correct: Tensor | int, count: Tensor | int, level: float = 
         >>> low, high
         (tensor([0.7225,    nan], dtype=torch.float64), tensor([1., nan], dtype=torch.float64))
     """
+    check_arguments(wilson_intervals, locals())
     k, n = torch.as_tensor(correct).double(), torch.as_tensor(count).double()
+    if k.dim() and n.dim() and k.shape != n.shape:
+        raise InputError("correct and count differ in shape", expected=tuple(n.shape), got=tuple(k.shape))
     if bool(((k < 0) | (k > n)).any()):
         raise InputError("the number of correct examples must be between 0 and the number of examples")
     z = NormalDist().inv_cdf(1 - _tail(level))
@@ -107,6 +111,7 @@ def bootstrap_worst(
     ``correct`` has shape ``(N,)``, ``membership`` ``(N, G)`` (see :meth:`Groups.membership`), and the generator
     is on the CPU. The bounds are NaN if every group is empty.
     """
+    check_arguments(bootstrap_worst, locals())
     if correct.dim() != 1 or membership.dim() != 2 or len(correct) != len(membership):
         expected, got = "shapes (N,) and (N, G)", f"{tuple(correct.shape)} and {tuple(membership.shape)}"
         raise InputError("correct and membership must have the same number of examples", expected=expected, got=got)
@@ -132,6 +137,8 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Spread:
         >>> over_seeds([0.8])
         Spread(mean=0.8, sd=nan, low=nan, high=nan, n=1)
     """
+    check_arguments(over_seeds, locals())
+    values = list(map(float, values))
     if not values:
         raise InputError("values is empty", expected="one value per seed")
     tail, n = _tail(level), len(values)
@@ -157,6 +164,8 @@ def compare_paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) 
         >>> round(result.difference, 4), result.p_exact
         (0.1333, 0.25)
     """
+    check_arguments(compare_paired, locals())
+    a, b = list(map(float, a)), list(map(float, b))
     if len(a) != len(b) or not a:
         raise InputError("a and b must have one value per shared seed", got=f"{len(a)} and {len(b)} values")
     differences = [0.0 if math.isclose(x, y, rel_tol=1e-12) else x - y for x, y in zip(a, b, strict=True)]

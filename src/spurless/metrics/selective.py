@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.metric_info import COVERAGES
@@ -179,6 +180,7 @@ def threshold_for(scores: Tensor, coverage: float) -> float:
         >>> int((scores >= threshold_for(scores, 0.5)).sum())  # the target is 2 of 4; the second is tied
         3
     """
+    check_arguments(threshold_for, locals())
     if not 0 < coverage <= 1:
         raise InputError("the coverage must be a fraction", expected="above 0 and at most 1", got=coverage)
     _check_scores(scores)
@@ -193,6 +195,7 @@ def threshold_for(scores: Tensor, coverage: float) -> float:
 
 def thresholds_for(scores: Tensor, coverages: Sequence[float] = COVERAGES) -> dict[float, float]:
     """Return the threshold of every target coverage; see :func:`threshold_for`."""
+    check_arguments(thresholds_for, locals())
     return {coverage: threshold_for(scores, coverage) for coverage in coverages}
 
 
@@ -206,6 +209,7 @@ def risk_coverage(scores: Tensor, incorrect: Tensor) -> RiskCoverage:
         >>> curve.area, round(curve.excess_area, 4)  # the oracle has 0, 0, 1/3, 1/2
         (0.375, 0.1667)
     """
+    check_arguments(risk_coverage, locals())
     _check_scores(scores)
     if incorrect.shape != scores.shape:
         raise InputError("scores and incorrect differ in shape", got=f"{len(scores)} and {tuple(incorrect.shape)}")
@@ -235,6 +239,7 @@ def selective_table(
         >>> [(row.target, row.coverage, round(row.error, 4), row.worst) for row in table.rows]
         [(1.0, 1.0, 0.5, (0.5, 'no, left')), (0.75, 0.75, 0.3333, (0.5, 'yes, right'))]
     """
+    check_arguments(selective_table, locals())
     if not thresholds:
         raise InputError("thresholds is empty", hint="Pass thresholds_for(validation scores).")
     _check_scores(scores)

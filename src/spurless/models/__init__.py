@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.config import configure
 from spurless.core.errors import InputError, SpurlessError, UnknownNameError, first_line
 from spurless.core.limits import check_bytes, check_groups
@@ -111,6 +112,9 @@ def build(
         UnknownNameError: no model has that name.
         InputError: an option is unknown, or the model does not accept such inputs.
     """
+    check_arguments(build, {"name": name, "input_shape": input_shape, "n_classes": n_classes, "seed": seed})
+    if data is not None and not hasattr(data, "train"):  # only its train split and its groups are used
+        raise InputError("'data' has the wrong type", expected="three splits, or None", got=type(data).__name__)
     row = _for_text(get_architecture(name), data)
     config = configure(row.config, options, name)
     shape, classes = _sizes(row, data, input_shape, n_classes)
@@ -148,6 +152,7 @@ def get_architecture(name: str) -> Architecture:
     Raises:
         UnknownNameError: no model has that name.
     """
+    check_arguments(get_architecture, locals())
     prefix, colon, member = name.partition(":")
     prefix = ALIASES.get(prefix, prefix)
     for row in MODELS.values():

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, first_line
 from spurless.core.modules import Input, eval_mode
 from spurless.models.input_errors import clone_input, inputs_equal, readable_forward_errors, takes_single_input
@@ -34,6 +35,7 @@ class Classifier(nn.Module):
         trained: bool = False,
         head_path: str | None = None,
     ) -> None:
+        check_arguments(Classifier.__init__, locals())
         super().__init__()
         self.backbone = backbone
         self.head = head

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from spurless.core.arguments import check_arguments, describe_value
 from spurless.core.errors import InputError, first_line
 from spurless.core.modules import Input, eval_mode
 from spurless.models.classifier import Classifier, device_of
@@ -37,6 +38,7 @@ def collect_features(
     Raises:
         InputError: there are no batches, or the features are not one finite row per example.
     """
+    check_arguments(collect_features, locals())
     with eval_mode(model):
         return _concatenate(iterate_features(model, batches, device))
 
@@ -54,6 +56,8 @@ def iterate_features(
     """
     target = device_of(model) if device is None else torch.device(device)
     for batch in batches:
+        if not hasattr(batch, "x"):
+            raise InputError("the batches must have inputs x", got=describe_value(batch))
         n = len(next(iter(batch.x.values())) if isinstance(batch.x, dict) else batch.x)
         # inside the loop: around it, no_grad would also apply to the caller between two batches
         with torch.no_grad(), readable_forward_errors(model, batch.x):
@@ -84,8 +88,9 @@ def check_finite(part: Tensor, start: int = 0) -> None:
 
 def compute_logits(model: Classifier, features: Tensor) -> Tensor:
     """Return the logits of features, float32 on the CPU."""
+    check_arguments(compute_logits, locals())
     anchor = next(model.head.parameters(), features)
-    with eval_mode(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad(), readable_forward_errors(model, features):
         logits: Tensor = model.head(features.to(anchor.device, anchor.dtype))
     return logits.float().cpu()
 

@@ -14,12 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError, check_type
+from spurless.core.arguments import check_arguments
+from spurless.core.errors import InputError
 from spurless.core.files import replace_file
 from spurless.models.classifier import Classifier, find_head_slots
 from spurless.models.pruning.masks import is_pruned, make_permanent, remove_parametrization
 from spurless.models.wrapping import check_has_weights, wrap
 
+NAME_LISTS = ("labels", "features")  # fields of the header; other values than lists of names are ignored
 BATCH_COUNT_SUFFIX = ".num_batches_tracked"
 
 
@@ -37,6 +39,7 @@ def save_weights(
     Raises:
         InputError: the file cannot be written, the model has no weights, or ``data`` has no names of classes.
     """
+    check_arguments(save_weights, locals())
     path, model = Path(path), wrap(model)
     names = {} if data is None else _names_of_data(data)
     if is_pruned(model):
@@ -87,8 +90,8 @@ def load_weights(path: Path | str, model: Classifier) -> None:
     Raises:
         InputError: the file is missing, is a pickle, or does not fit the model.
     """
+    check_arguments(load_weights, locals())
     path = Path(path)
-    check_type(model, Classifier, "model", "a Classifier, for example sp.wrap(module)")
     check_has_weights(model)
     if is_pruned(model):
         raise InputError("the model is pruned", where=path, hint="Load into an untrained model, then prune it.")
@@ -155,12 +158,11 @@ def read_weights_info(path: Path | str) -> dict[str, Any]:
         info = {}
     if not isinstance(info, dict):
         return {}
-    for key in ("labels", "features"):
-        names = info.get(key)
-        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            what, got = f"{key!r} in the header has the wrong type", str(names)[:40]
-            raise InputError(what, where=path, expected="texts", got=got)
-    return info
+    return {key: value for key, value in info.items() if key not in NAME_LISTS or _is_list_of_names(value)}
+
+
+def _is_list_of_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _remove_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -220,13 +222,18 @@ def _find_problems(given: dict[str, Tensor], state: dict[str, Any]) -> list[str]
         for name, value in state.items()
         if name in given and given[name].shape != value.shape
     ]
+    shapes += [
+        f"{name} is {given[name].dtype} and should be {value.dtype}"
+        for name, value in state.items()
+        if name in given and given[name].is_complex() and not value.is_complex()
+    ]
     problems = [f"missing {_list_names(state.keys() - given.keys())}"] if state.keys() - given.keys() else []
     problems += [f"unexpected {_list_names(given.keys() - state.keys())}"] if given.keys() - state.keys() else []
     untied = ((name, _find_untied(given, state, name)) for name in sorted(given.keys() & state.keys()))
     problems += [
         f"{name} and {other} differ and should be one" for name, other in untied if other is not None and name < other
     ]
-    return problems + shapes[:5] + ([f"and {len(shapes) - 5} more of the wrong shape"] if len(shapes) > 5 else [])
+    return problems + shapes[:5] + ([f"and {len(shapes) - 5} more"] if len(shapes) > 5 else [])
 
 
 def _list_names(names: Iterable[str]) -> str:

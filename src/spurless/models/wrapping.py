@@ -9,7 +9,8 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from spurless.core.errors import InputError, check_type, did_you_mean, first_line
+from spurless.core.arguments import check_arguments
+from spurless.core.errors import InputError, did_you_mean, first_line
 from spurless.core.modules import Input, eval_mode
 from spurless.models.classifier import Classifier, copy_module, find_linear_layers, move_to_device_of, remove_head
 from spurless.models.input_errors import readable_forward_errors
@@ -37,6 +38,7 @@ def wrap(
         InputError: the layer does not exist or is not linear, a layer has no weights yet, the module computes something
             after its head, or it cannot be copied.
     """
+    check_arguments(wrap, locals())
     check_has_weights(module, ran=example is not None)
     _check_kinds(module)
     if isinstance(module, Classifier):
@@ -86,7 +88,6 @@ def _check_kinds(module: nn.Module) -> None:
 
 def check_has_weights(module: nn.Module, *, ran: bool = False) -> None:
     """Raise if weights are on the meta device or lazy layers are not initialized; ``ran``: an example will be run."""
-    check_type(module, nn.Module, "model", "a module, for example sp.build(NAME, data)")
     parts = (part for part in module.modules() if isinstance(part, LazyModuleMixin))
     lazy = next((part for part in parts if part.has_uninitialized_params()), None)
     shapes_only = torch.get_default_device().type == "meta"  # the user wants shapes only

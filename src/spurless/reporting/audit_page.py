@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spurless.core.arguments import check_arguments
 from spurless.core.figures import Section
 from spurless.core.files import replace_text
 from spurless.core.findings import Audit, Finding, Suspect
@@ -67,6 +68,7 @@ def write_audit(
     Raises:
         InputError: a picture is not a PNG, a chart has no data, or the file cannot be written.
     """
+    check_arguments(write_audit, locals())
     return replace_text(path, render_audit(audit, title=title, before_after=before_after, sections=sections))
 
 
@@ -109,6 +111,7 @@ def render_audit(
 
 def audit_html(audit: Audit) -> str:
     """Return verdict and findings as short HTML without scripts, for a notebook."""
+    check_arguments(audit_html, locals())
     findings = sort_findings(audit)
     return render_template(
         "audit_brief.html",

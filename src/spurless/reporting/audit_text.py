@@ -12,9 +12,10 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.figures import Section
-from spurless.core.files import replace_text
+from spurless.core.files import check_not_pipe, replace_text
 from spurless.core.findings import Audit, Finding, Suspect, Verdict
 from spurless.reporting.format import clean_name, escape_formula, format_count, format_number
 from spurless.reporting.sections import section_contexts
@@ -56,6 +57,7 @@ class AuditSummary:
 
 def summarize_audit(audit: Audit) -> AuditSummary:
     """Summarize the verdict of an audit."""
+    check_arguments(summarize_audit, locals())
     if audit.verdict == "shortcut":
         return _shortcut(audit)
     if audit.verdict == "suspicious":
@@ -92,6 +94,7 @@ def describe_p(p: float | None) -> str:
 
 def audit_json(audit: Audit) -> str:
     """Return the audit without pictures as JSON: always the same keys, and null for missing numbers."""
+    check_arguments(audit_json, locals())
     confirmed = audit.confirmed
     content = {
         "schema": SCHEMA,
@@ -110,6 +113,7 @@ def audit_json(audit: Audit) -> str:
 
 def write_json(path: Path | str, audit: Audit) -> Path:
     """Write :func:`audit_json` and return its path; the file is written completely or not at all."""
+    check_arguments(write_json, locals())
     return replace_text(path, audit_json(audit), "backslashreplace")
 
 
@@ -119,6 +123,7 @@ def write_suspects(path: Path | str, audit: Audit) -> Path:
     A spreadsheet evaluates a cell that starts with one of ``= + - @``, so such texts and file names get an apostrophe
     in front; programs that need the original text should read :func:`audit_json`.
     """
+    check_arguments(write_suspects, locals())
     return replace_text(path, suspects_csv(audit), "backslashreplace")
 
 
@@ -348,6 +353,8 @@ def read_audit(path: Path | str) -> Audit:
     Raises:
         InputError: the file cannot be read, or does not contain an audit of this version.
     """
+    check_arguments(read_audit, locals())
+    check_not_pipe(path)
     try:
         content = json.loads(Path(path).read_bytes())
     except FileNotFoundError:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spurless.core.arguments import check_arguments
 from spurless.core.figures import Figure, Section
 from spurless.core.files import replace_text
 from spurless.core.findings import Audit
@@ -70,6 +71,7 @@ def write_fix(path: Path | str, repair: Repair, *, title: str | None = None) -> 
     The page shows the result, the groups of the test split before and after, the methods that were tried, and the audit
     of the old model.
     """
+    check_arguments(write_fix, locals())
     return replace_text(path, render_fix(repair, title=title))
 
 
@@ -133,11 +135,13 @@ def _list_follow_rates(audit: Audit) -> dict[str, float]:
 
 def fix_html(repair: Repair) -> str:
     """Return the result of a repair as short HTML without scripts, for a notebook."""
+    check_arguments(fix_html, locals())
     return render_template("fix_brief.html", repair=repair_context(repair))
 
 
 def fix_json(repair: Repair) -> str:
     """Return the repair without models and pictures as JSON: always the same keys, and null for missing numbers."""
+    check_arguments(fix_json, locals())
     before, after = repair.holdout_scores
     content = {
         "schema": SCHEMA,
@@ -163,6 +167,7 @@ def fix_json(repair: Repair) -> str:
 
 def write_fix_json(path: Path | str, repair: Repair) -> Path:
     """Write :func:`fix_json` and return its path; the file is written completely or not at all."""
+    check_arguments(write_fix_json, locals())
     return replace_text(path, fix_json(repair), "backslashreplace")
 
 

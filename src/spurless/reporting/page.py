@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.figures import Picture, Section
 from spurless.core.files import replace_text
@@ -73,13 +74,14 @@ def report(
         InputError: there are no runs, an argument has the wrong type, a chart has no data, or the file cannot be
             written.
     """
-    if not isinstance(runs, Iterable):
+    if not isinstance(runs, Iterable) or getattr(runs, "shape", None) == ():  # an array of one number
         raise InputError("the runs must be a list", got=type(runs).__name__, hint="Write runs=[run].")
     records, audits = [_get_record(run) for run in runs], audits if isinstance(audits, Iterable) else [audits]
     if not records:
         raise InputError("there is nothing to report", expected="at least one record", hint="Run spurless fit first.")
     for kind in (type(audit).__name__ for audit in audits if not isinstance(audit, Audit)):
         raise InputError("this is not an audit", expected="the result of sp.audit, or a list of them", got=kind)
+    check_arguments(report, locals())
     return replace_text(path, render(records, audits=audits, title=title, pictures=pictures, sections=sections))
 
 
@@ -96,6 +98,7 @@ def write_sections(path: Path | str, title: str, sections: Sequence[Section], *,
     Raises:
         InputError: there are no sections, a picture is not a PNG, a chart has no data, or the file cannot be written.
     """
+    check_arguments(write_sections, locals())
     if not sections:
         raise InputError("there is nothing to show", expected="at least one section")
     return replace_text(path, render_sections(title, sections, about=about))
@@ -143,9 +146,18 @@ def render_template(template: str, **context: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, **blocks)
+    blocks |= {"autoescape": True, "undefined": StrictUndefined, "finalize": _replace_control_characters}
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), **blocks)
     environment.filters["keep_units"] = _keep_units_together
     return environment.get_template(template).render(**context)
+
+
+def _replace_control_characters(value: Any) -> Any:
+    """Replace characters that HTML does not allow, in plain text only: scripts and escaped JSON are markup."""
+    return value.translate(_CONTROL_CHARACTERS) if type(value) is str else value
+
+
+_CONTROL_CHARACTERS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 
 
 def read_asset(name: str) -> Any:

@@ -17,6 +17,8 @@ from spurless.core.config import (
     PositiveFraction,
 )
 
+LARGEST = 3.4e38  # weights are float32
+
 Optimiser = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "step", "cosine", "linear", "one-cycle", "warmup-stable-decay"]
 

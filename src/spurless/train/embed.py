@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.cache import CacheWriteError, RowStore
-from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError, check_type
+from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
 from spurless.core.files import cache_folder
 from spurless.core.hashing import content_hash, describe_values
 from spurless.core.modules import eval_mode
@@ -48,9 +49,9 @@ def embed(model: nn.Module, data: Splits, *, compute: Compute = DEFAULT, dtype: 
         compute: device, precision and CPU threads.
         dtype: float32, or float16 for half the size; batches are float32 in both cases.
     """
+    check_arguments(embed, locals())
     if dtype not in DTYPES:
         raise UnknownNameError("type of features", dtype, DTYPES)
-    check_type(data, Splits, "data", "Splits, for example from sp.load(NAME)")
     classifier = wrap(model)
     device = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
     run = make_run(compute, 0, TrainConfig())

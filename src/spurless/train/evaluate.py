@@ -7,7 +7,8 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError, check_type
+from spurless.core.arguments import check_arguments
+from spurless.core.errors import InputError
 from spurless.core.modules import Input, eval_mode
 from spurless.data.loader import CPU, Loader, sequential_order
 from spurless.data.split import Split
@@ -39,7 +40,7 @@ def logits(model: nn.Module, split: Split, device: torch.device = CPU, workers: 
     Raises:
         InputError: the split is empty, the model does not accept its examples, or it does not return logits.
     """
-    check_type(split, Split, "split", "a Split, such as data.test")
+    check_arguments(logits, locals())
     check_has_weights(model, ran=True)
     if not len(split):
         raise InputError("the split has no examples", hint="Pass a split with at least one example.")
@@ -64,6 +65,7 @@ def predict(model: nn.Module, split: Split, device: torch.device = CPU, workers:
 
 def evaluate(model: nn.Module, split: Split, device: torch.device = CPU, workers: int = 0) -> GroupTable:
     """Return the accuracy of ``model`` in every group of ``split``; raise if a logit is not finite."""
+    check_arguments(evaluate, locals())
     outputs = logits(model, split, device, workers)
     check_logits(outputs)
     return group_table(outputs.argmax(dim=1), split.y.cpu(), split.a.cpu(), split.groups)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.progress import Progress
 from spurless.core.seeds import Seeds
@@ -179,7 +180,8 @@ class Compute:
     """Log runs to csv, tensorboard, mlflow or wandb, as ``csv:FOLDER``; see ``train.tracking``."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.threads, int) and 1 <= self.threads <= MAX_THREADS):
+        check_arguments(Compute, vars(self))
+        if not 1 <= self.threads <= MAX_THREADS:
             raise InputError(
                 "threads must be a number of CPU threads", expected=f"1 to {MAX_THREADS}", got=self.threads
             )

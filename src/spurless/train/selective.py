@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.metric_info import COVERAGES
 from spurless.core.modules import Input, eval_mode
@@ -67,6 +68,7 @@ class Abstainer:
     """Lowest score with a prediction; by default every example has one."""
 
     def __post_init__(self) -> None:
+        check_arguments(Abstainer, vars(self))
         if self.score not in SCORES:
             raise UnknownNameError("score", self.score, SCORES)
         is_single = self.score not in JOINT_SCORES

@@ -170,3 +170,19 @@ def test_arrays_that_cannot_be_written_are_copied() -> None:
 def test_what_cannot_be_used_is_answered_with_a_sentence(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         from_tensors(**{"x": X, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"split": object()}, "the split must be a list or an array"),
+        ({"split": "train"}, "the split must be a list or an array"),
+        ({"labels": 5}, "the class names must be a list of unique names"),
+        ({"labels": [[1], [1]]}, "the class names must be a list of unique names"),
+        ({"x": torch.zeros(8, 2, device="meta")}, "the inputs are on the meta device"),
+    ],
+)
+def test_what_is_not_a_list_is_refused(change: dict[str, Any], match: str) -> None:
+    values: dict[str, Any] = {"x": torch.zeros(8, 2), "y": [0, 1] * 4, **change}
+    with pytest.raises(InputError, match=match):
+        from_tensors(**values)

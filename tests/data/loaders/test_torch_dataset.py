@@ -206,3 +206,9 @@ def test_an_example_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_bad_example_is_answered_with_a_sentence(dataset: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         from_dataset(dataset)
+
+
+@pytest.mark.parametrize("dataset", [{"x": 1}, {0: (torch.zeros(2), 0), 2: (torch.zeros(2), 1)}])
+def test_what_is_not_a_sequence_of_examples_is_refused(dataset: Any) -> None:
+    with pytest.raises(InputError, match="the example cannot be read: KeyError"):
+        from_dataset(dataset)

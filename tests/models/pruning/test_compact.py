@@ -299,3 +299,9 @@ def test_published_nets_keep_their_logits(name: str) -> None:
         torch.testing.assert_close(small.model(x), net(x), rtol=1e-4, atol=1e-4 * float(net(x).abs().max()))
     assert small.removed
     assert small.parameters_after < small.parameters_before
+
+
+@pytest.mark.parametrize("x", [torch.zeros(2, 7), b"x", {"x": torch.zeros(2, 2)}])
+def test_inputs_that_the_model_does_not_accept_are_refused(x: Any) -> None:
+    with pytest.raises(InputError):
+        compact_model(nn.Sequential(nn.Linear(2, 2)), x)

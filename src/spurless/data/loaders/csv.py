@@ -20,6 +20,7 @@ from sys import intern
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessWarning, did_you_mean
 from spurless.core.limits import open_gzip
 from spurless.core.modules import Input
@@ -85,6 +86,7 @@ def from_csv(  # noqa: PLR0913 - one parameter per option
     Raises:
         InputError: the file, a column or a cell is invalid; rows are numbered as in a spreadsheet, the header is row 1.
     """
+    check_arguments(from_csv, locals())
     path = Path(path)
     attributes = [attribute] if isinstance(attribute, str) else list(attribute or ())
     with open_csv(path, delimiter) as lines:

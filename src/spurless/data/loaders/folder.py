@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.seeds import Seeds
 from spurless.data.loaders.broken_images import SKIP_HINT, describe_skipped, drop_unreadable
@@ -53,6 +54,7 @@ def from_folder(  # noqa: PLR0913 - one parameter per option
         transform: function from a batch of uint8 images to model input.
         augment: transform that is applied first, in training only.
     """
+    check_arguments(from_folder, locals())
     root = Path(root)
     files = list(_find_files(root))
     notes = _warn_skipped(root, files)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, MissingExtraError, did_you_mean
 from spurless.core.hf_files import is_inside
 from spurless.core.modules import Input
@@ -69,6 +70,7 @@ def from_huggingface(  # noqa: PLR0913 - one parameter per option
         MissingExtraError: the package ``datasets``, or transformers for texts, is not installed.
         InputError: the dataset, a column or an example is invalid.
     """
+    check_arguments(from_huggingface, locals())
     texts = [text] if isinstance(text, str) else list(text or ())
     if text is not None:
         _check_texts(texts, image=image, size=size, stream=stream)

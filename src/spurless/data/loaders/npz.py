@@ -11,6 +11,7 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.data.loaders.images import channels_first
 from spurless.data.loaders.pack import read_arrays
@@ -42,6 +43,7 @@ def from_npz(
         transform: function from a batch to model input.
         augment: transform that is applied first, in training only.
     """
+    check_arguments(from_npz, locals())
     path = Path(path)
     arrays = read_arrays(path, keys="split|[xya](_.+)?")  # never a pickle
     if not arrays:

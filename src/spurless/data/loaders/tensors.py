@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments, describe_value
 from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.limits import check_groups
@@ -16,7 +17,7 @@ from spurless.core.seeds import Seeds
 from spurless.data.split import Split, Splits, Transform
 from spurless.data.splitting import make_splits, name_groups, parse_split
 
-Names: TypeAlias = "Sequence[str] | Mapping[str, Sequence[str]]"
+Names: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 """Names of attribute values, of overlapping attributes, or of the values of each crossed column."""
 
 
@@ -57,6 +58,8 @@ def from_tensors(  # noqa: PLR0913 - one parameter per option
         >>> len(data.train), data.train.class_counts.tolist(), data.groups.labels
         (28, [14, 14], ('cat', 'dog'))
     """
+    # the other arguments have errors of their own
+    check_arguments(from_tensors, {"overlapping": overlapping, "seed": seed, "name": name})
     y, a, groups = encode_labels(y, a, labels, attributes, overlapping)
     return make_splits(
         Split(_to_input(x), y, a, groups, transform, augment),
@@ -87,10 +90,20 @@ def encode_labels(
         return y, torch.full_like(y, -1), Groups(names)
     if overlapping:
         a = a.reshape(len(a), -1)
-        columns = tuple(map(str, range(a.shape[1]))) if attributes is None else tuple(attributes)
+        columns = (
+            tuple(map(str, range(a.shape[1]))) if attributes is None else _resolve_names(attributes, a, "attribute")
+        )
         return y, a, Groups.overlapping(names, columns)
     a = a[:, 0] if a.dim() == 2 and a.shape[1] == 1 else a
     return y, a, _attribute_groups(names, a, attributes)
+
+
+def to_list(values: Any, what: str) -> list[Any]:
+    """Convert arrays, pandas columns and other iterables to a list: indexing a pandas column uses its labels."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InputError(f"the {what} must be a list or an array", got=describe_value(values))
+    return list(values)
 
 
 def to_tensor(values: Any, what: str) -> Tensor:
@@ -156,9 +169,11 @@ def _resolve_names(names: Names | None, codes: Tensor, kind: str) -> tuple[str, 
         n = int(codes.max()) + 1 if len(codes) else 0
         check_groups([n], f"{kind} values")
         return tuple(map(str, range(n)))
-    if isinstance(names, str | Mapping) or len(set(names)) != len(names):
+    is_list = isinstance(names, Iterable) and not isinstance(names, str | bytes | Mapping)
+    unique = tuple(dict.fromkeys(map(str, names))) if is_list else ()
+    if not is_list or len(unique) < len(names):
         raise InputError(f"the {kind} names must be a list of unique names", got=repr(names))
-    return tuple(map(str, names))
+    return unique
 
 
 def _attribute_groups(labels: tuple[str, ...], a: Tensor, attributes: Names | None) -> Groups:
@@ -173,7 +188,7 @@ def _attribute_groups(labels: tuple[str, ...], a: Tensor, attributes: Names | No
 
 
 def _parse_splits(split: Any, n: int) -> Tensor:
-    values = split.tolist() if hasattr(split, "tolist") else list(split)
+    values = to_list(split, "split")
     if len(values) != n:
         raise InputError("the split must have one value per example", expected=n, got=len(values))
     return torch.tensor([parse_split(value, f"split of example {i}") for i, value in enumerate(values)])

@@ -16,12 +16,14 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from spurless.core.arguments import check_arguments
 from spurless.core.cache import cached_tensors
 from spurless.core.errors import InputError, SpurlessWarning
 from spurless.core.hashing import content_hash
 from spurless.core.hf_files import encoder_folder, import_transformers, open_pretrained
 from spurless.core.progress import progress_reporter
 from spurless.core.seeds import Seeds
+from spurless.data.loaders.tensors import to_list
 from spurless.data.split import ExampleIds, Split, Splits
 from spurless.data.splitting import encode_values, make_splits, name_groups, parse_split, prefix_numbers, stack_codes
 
@@ -75,7 +77,8 @@ def from_texts(  # noqa: PLR0913 - one parameter per option
         MissingExtraError: transformers is not installed.
         InputError: the texts, their labels or the tokenizer are invalid.
     """
-    texts, pairs = _to_list(texts), _to_list(pairs)
+    check_arguments(from_texts, locals())
+    texts, pairs = to_list(texts, "texts"), None if pairs is None else to_list(pairs, "pairs")
     columns = _columns(len(texts), labels, attributes, split)
     parts = columns.pop("split", None)
     where = None if parts is None else [parse_split(value, f"split of example {i}") for i, value in enumerate(parts)]
@@ -95,11 +98,6 @@ def from_texts(  # noqa: PLR0913 - one parameter per option
         name=name,
         options={"tokenizer": tokenizer, "max_length": max_length, "seed": seed, "name": name},
     )
-
-
-def _to_list(texts: Any) -> Any:
-    """Convert arrays and pandas columns to lists: indexing a pandas column uses its labels."""
-    return texts.tolist() if hasattr(texts, "tolist") else texts
 
 
 def _example_ids(texts: Sequence[str], pairs: Sequence[str] | None) -> ExampleIds:
@@ -283,7 +281,7 @@ def _columns(n: int, labels: Any, attributes: Any, split: Any) -> dict[str, list
     if taken := {"label", "split"} & set(by_name):
         raise InputError(f"an attribute cannot be called {min(taken)!r}", hint="Rename it.")
     given = {"label": labels, **by_name, "split": split}
-    columns = {column: list(_to_list(values)) for column, values in given.items() if values is not None}
+    columns = {column: to_list(values, column) for column, values in given.items() if values is not None}
     for column, values in columns.items():
         if len(values) != n:
             raise InputError(f"{column!r} and the texts differ in number", expected=n, got=len(values))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, IterableDataset
 
-from spurless.core.errors import InputError
+from spurless.core.arguments import check_arguments
+from spurless.core.errors import InputError, SpurlessError, first_line
 from spurless.core.hashing import content_hash
 from spurless.core.seeds import Seeds
 from spurless.data.loaders.images import MAX_RESIDENT_BYTES, channels_first, to_pixels
@@ -60,6 +61,7 @@ def from_dataset(  # noqa: PLR0913 - one parameter per option
         transform: function from a batch to model input.
         augment: transform that is applied first, in training only.
     """
+    check_arguments(from_dataset, locals())
     given = {k: part for k, part in enumerate((dataset, val, test)) if part is not None}
     for part in given.values():
         _check_map_style(part)
@@ -160,8 +162,11 @@ def _collect(source: DatasetInputs, stream: bool) -> tuple[Tensor | Source, Tens
 def _read(dataset: Any, i: int) -> Any:
     try:
         return dataset[i]
-    except OSError as error:
-        raise InputError(f"the example cannot be read: {error}", where=f"example {i}") from error
+    except SpurlessError:
+        raise
+    except (OSError, LookupError, TypeError) as error:
+        reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"the example cannot be read: {reason}", where=f"example {i}") from error
 
 
 def _stack(rows: Sequence[Tensor | None]) -> Tensor | None:

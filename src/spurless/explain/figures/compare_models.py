@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.figures import Figure, Picture, Section
 from spurless.core.seeds import Seeds
@@ -73,6 +74,7 @@ def build_attribution_section(  # noqa: PLR0913
         InputError: fewer than two models, or the data have neither images nor known regions.
         UnknownNameError: no attribution method is called ``how``.
     """
+    check_arguments(build_attribution_section, locals())
     if len(models) < 2:
         raise InputError("a comparison needs at least two models", got=len(models))
     split: Split = getattr(data, part)

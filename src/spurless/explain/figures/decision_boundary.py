@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, first_line
 from spurless.core.figures import Figure, Section
 from spurless.core.modules import eval_mode
@@ -116,6 +117,7 @@ def record_boundaries(method: HasFit, model: nn.Module, data: Splits, run: Run, 
         InputError: the model or the data do not have two features, the run has checkpoints, or the method trains
             without epochs.
     """
+    check_arguments(record_boundaries, locals())
     if run.checkpoints is not None:
         raise InputError("a resumed run has no frames of earlier epochs", hint="Start the run without checkpoints.")
     recorder, start_model = BoundaryRecorder(data, interval), copy_module(wrap(model)).to(run.device)
@@ -134,6 +136,7 @@ def predict_plane(model: nn.Module, low: Point, high: Point, size: int = GRID_SI
     Raises:
         InputError: the model does not take two features, or the corners do not span a plane.
     """
+    check_arguments(predict_plane, locals())
     if not (low[0] < high[0] and low[1] < high[1] and size > 0):
         raise InputError(
             "the corners do not span a plane", expected="bottom left, top right", got=f"{low}, {high}, {size}"
@@ -179,6 +182,7 @@ def build_boundary_section(histories: Mapping[str, BoundaryHistory], columns: in
     Raises:
         InputError: there is no frame, or the trainings were recorded at different epochs.
     """
+    check_arguments(build_boundary_section, locals())
     epochs = _check_epochs(histories)
     count = max(1, min(columns, len(epochs)))
     chosen = [round(i * (len(epochs) - 1) / max(1, count - 1)) for i in range(count)]
@@ -209,6 +213,7 @@ def plot_boundary_slider(histories: Mapping[str, BoundaryHistory]) -> Figure:
     Raises:
         InputError: there is no frame, or the trainings were recorded at different epochs.
     """
+    check_arguments(plot_boundary_slider, locals())
     epochs = _check_epochs(histories)
     spec = _draw_panels([[(history, 0, name) for name, history in histories.items()]])
     areas = [i for i, trace in enumerate(spec["data"]) if trace["type"] == "contour"]
@@ -235,6 +240,7 @@ def plot_boundary_slider(histories: Mapping[str, BoundaryHistory]) -> Figure:
 
 def plot_boundary_curves(history: BoundaryHistory, title: str) -> Figure:
     """Return test accuracy, the fraction of fitted wrong labels, and sparsity over the epochs."""
+    check_arguments(plot_boundary_curves, locals())
     frames = history.frames
     epochs = [frame.epoch for frame in frames]
     fitted_wrong = [frame.fitted_wrong for frame in frames if frame.fitted_wrong is not None]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.figures import Figure, Picture, Section
 from spurless.data.loader import Loader, sequential_order
@@ -55,6 +56,7 @@ def compute_neuron_map(model: nn.Module, x: Tensor, dim: int) -> Tensor:
     Raises:
         InputError: the feature does not exist.
     """
+    check_arguments(compute_neuron_map, locals())
     model = wrap(model)
     if not 0 <= dim < model.n_features:
         raise InputError(f"{model.name} has no feature {dim}", expected=f"0 to {model.n_features - 1}")
@@ -77,6 +79,7 @@ def build_neuron_sections(
     Raises:
         InputError: the features do not fit the split, or the labels are hidden.
     """
+    check_arguments(build_neuron_sections, locals())
     classifier = wrap(model)
     if features is None:
         loader = Loader(split, sequential_order(len(split)), EVALUATION_BATCH, device_of(classifier))
@@ -160,6 +163,7 @@ def build_synthetic_section(data: Splits, before: nn.Module, after: nn.Module) -
     Raises:
         InputError: the models are not linear in the features, with two classes.
     """
+    check_arguments(build_synthetic_section, locals())
     lines = {"before": get_linear_boundary(before, data.train), "after": get_linear_boundary(after, data.train)}
     items: list[Picture | Figure] = [
         _draw_plane(split, lines, name) for name, split in (("train", data.train), ("test", data.test))

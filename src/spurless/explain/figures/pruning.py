@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, MissingAttributesError
 from spurless.core.figures import Figure, Section
 from spurless.data.mined import MinedExamples
@@ -64,6 +65,7 @@ def build_subnetwork_sections(  # noqa: PLR0913
         InputError: nothing is pruned, the models differ, ``subnetwork`` belongs to another model, or the split has
             too few examples or no labels.
     """
+    check_arguments(build_subnetwork_sections, locals())
     before, after = wrap(start), wrap(model)
     _check_models(before, after, subnetwork)
     how = {"seed": seed, "device": device, "workers": workers}

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.figures import Figure, Section
 from spurless.core.progress import progress_reporter
@@ -51,6 +52,7 @@ def build_representation_section(
     Raises:
         InputError: there are too few examples, their labels are hidden, or features are not finite.
     """
+    check_arguments(build_representation_section, locals())
     if bool((split.y < 0).any()):
         raise InputError("the labels of this split are hidden, so points cannot be colored by label")
     if len(split) < MIN_EXAMPLES:

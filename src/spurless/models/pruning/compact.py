@@ -23,9 +23,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, first_line
 from spurless.core.modules import Input, eval_mode
 from spurless.models.classifier import Classifier
+from spurless.models.input_errors import readable_forward_errors
 from spurless.models.pruning.learned_masks import has_learned_masks
 from spurless.models.pruning.masks import make_permanent, named_weight_layers
 from spurless.models.pruning.size import count_flops, count_parameters
@@ -64,11 +66,13 @@ def compact_model(model: nn.Module, x: Input) -> CompactModel:
     Raises:
         InputError: the model has learned masks that are not final.
     """
+    check_arguments(compact_model, locals())
     if has_learned_masks(model):
         raise InputError("the model has learned masks that are not final", hint="Call finalize_masks(model) first.")
     small = deepcopy(model)
     make_permanent(small)
-    before = count_parameters(small), count_flops(small, x)
+    with readable_forward_errors(small, x):
+        before = count_parameters(small), count_flops(small, x)
     chains, unchanged = find_layer_chains(small, x)
     removed: Counter[str] = Counter()
     with eval_mode(small):

@@ -18,7 +18,7 @@ from torch import nn
 
 from spurless.core.config import CheckedConfig
 from spurless.core.errors import InputError, MissingExtraError, UnknownNameError, first_line
-from spurless.core.files import data_folder
+from spurless.core.files import data_folder, expand_home
 from spurless.models.classifier import Classifier
 from spurless.models.wrapping import wrap
 from spurless.models.zoo.normalize import Normalize
@@ -107,7 +107,7 @@ def _check_names(module: nn.Module, file: Path, variant: str) -> None:
 def _local_weights(variant: str, config: TimmConfig) -> Path | None:
     """Return the file of the weights: the given one, or one in the data folder."""
     if config.weights is not None:
-        path = Path(config.weights).expanduser()
+        path = expand_home(config.weights)
         if path.suffix != ".safetensors":
             raise InputError("weights must be a safetensors file", where=path, hint="Convert them first.")
         if not path.is_file():
