@@ -114,7 +114,7 @@ def test_other_settings_stay() -> None:
     ("name", "word", "match"),
     [
         ("lr", "fast", r"option 'lr' of the training loop has the wrong type \(expected a number, got 'fast'\)"),
-        ("lr", "-1", r"lr must be a positive number \(got -1\.0\)"),
+        ("lr", "-1", r"lr.* must be above 0 \(got -1\.0\)"),
         ("batch_size", "2.5", r"option 'batch_size' of the training loop has the wrong type \(expected an integer"),
         ("step_size", "wide", r"option 'step_size' of method 'group-dro' has the wrong type"),
         ("data.agreement", "much", r"option 'agreement' of dataset 'planted' has the wrong type"),

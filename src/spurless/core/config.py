@@ -50,7 +50,7 @@ class Range:
 
 
 MAX_COUNT = 10**9
-MAX_NUMBER = 1e30  # far below the largest number of float32, which PyTorch computes with
+MAX_NUMBER = 3e38  # float32, with which PyTorch computes, ends at 3.4e38
 Count = Annotated[int, Range(1, MAX_COUNT)]
 """Number of epochs, steps, examples and the like."""
 CountOrZero = Annotated[int, Range(0, MAX_COUNT)]
