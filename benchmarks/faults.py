@@ -455,7 +455,8 @@ def write_files(folder: Path) -> None:
         for i in range(12):
             Image.new("RGB", (8, 8), (shade + i, shade, i)).save(folder / "pictures" / label / f"{i}.png")
     sp.save_weights(folder / "w.safetensors", model(), seed=0)
-    sp.save_weights(folder / "images.safetensors", image_model())
+    images = sp.build("pooled-cnn", input_shape=(3, 8, 8), n_classes=2, channels=(4, 4))
+    sp.save_weights(folder / "images.safetensors", images)
     for name in ("w.safetensors", "own.npz"):
         content = (folder / name).read_bytes()
         (folder / f"cut{Path(name).suffix}").write_bytes(content[: len(content) // 2])
