@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from spurless.cli import main
+from spurless.core import limits
 from spurless.core.errors import InputError
 from spurless.data import DATASETS
 from spurless.data.prepare import prepare_dataset, unpack
@@ -313,6 +314,21 @@ def write_archive(path: Path, suffix: str, members: tuple[Member, ...], outside:
 def test_there_are_at_least_a_hundred_archives_of_each_kind() -> None:
     assert len(ARCHIVES) >= 200  # of which the fast test tries half
     assert len({repr(members) for members in ARCHIVES.values()}) == len(ARCHIVES)
+
+
+def test_an_archive_of_far_more_than_its_size_is_refused_before_it_is_unpacked(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MIN_UNPACKED", 1000)
+    archive = place.data / "bomb.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("zeros", bytes(10**6))
+    with pytest.raises(InputError, match="too large"):
+        unpack(archive, place.data / "new")
+    assert not (place.data / "new").exists()
+    monkeypatch.setenv(limits.MAX_BYTES_VARIABLE, str(10**7))
+    unpack(archive, place.data / "new")
+    assert (place.data / "new" / "zeros").stat().st_size == 10**6
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -60,9 +60,10 @@ def max_bytes() -> int:
     return _variable(MAX_BYTES_VARIABLE) or _memory() // 2
 
 
-def max_unpacked(packed: int) -> int:
-    """Return the limit on the unpacked bytes of a compressed file of a given size."""
-    return _variable(MAX_BYTES_VARIABLE) or min(_memory() // 2, max(MIN_UNPACKED, MAX_RATIO * packed))
+def max_unpacked(packed: int, *, on_disk: bool = False) -> int:
+    """Return the limit on the unpacked bytes of a compressed file of a given size; ``on_disk``: not kept in memory."""
+    plausible = max(MIN_UNPACKED, MAX_RATIO * packed)
+    return _variable(MAX_BYTES_VARIABLE) or (plausible if on_disk else min(_memory() // 2, plausible))
 
 
 def open_gzip(path: Path, file: IO[bytes]) -> GzipFile:

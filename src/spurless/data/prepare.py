@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from spurless.core.errors import InputError, SpurlessError
 from spurless.core.files import data_folder, scratch_folder, unwritable_error
+from spurless.core.limits import check_bytes, max_unpacked
 from spurless.core.progress import progress_reporter
 from spurless.data.checks import check_splits
 from spurless.data.dataset import ROOT_HINT, Dataset, Layout, find_folder
@@ -378,6 +379,8 @@ def _problem_in_zip(info: zipfile.ZipInfo) -> str:
 
 
 def _check_space(archive: Path, needed: int, folder: Path) -> None:
+    """Raise if an archive claims to contain far more than its size, or more than the disk has free."""
+    check_bytes(needed, "the unpacked content", archive, max_unpacked(archive.stat().st_size, on_disk=True))
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
     free = shutil.disk_usage(existing).free
     if needed > free:
