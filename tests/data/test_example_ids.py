@@ -57,13 +57,17 @@ def test_a_file_is_known_however_images_are_held(pictures: Path, reading: dict[s
             assert name == str(pictures / data.groups.labels[int(split.y[row])] / f"{red(split, row)}.png")
 
 
-def test_names_go_with_choices_of_choices_and_what_a_method_is_shown(pictures: Path) -> None:
-    data = from_folder(pictures)
-    shown = data.visible(train_attributes=False, val_labels=True, val_attributes=False).train
-    some = shown.select(torch.tensor([5, 2, 9])).select(torch.tensor([False, True, True])).to("cpu").hide_labels()
-    assert some.names is not None
-    assert [some.names[i] for i in range(2)] == [shown.names[i] for i in (2, 9)]  # type: ignore[index]  # named
-    assert Path(str(some.names[1])).stem == str(red(some, 1))
+def test_names_are_selected_with_their_examples(pictures: Path) -> None:
+    train = from_folder(pictures).train
+    part = train.select(torch.tensor([5, 2, 9])).select(torch.tensor([False, True, True])).to("cpu").hide_labels()
+    assert part.names is not None
+    assert [part.names[i] for i in range(2)] == [train.names[i] for i in (2, 9)]  # type: ignore[index]  # named
+    assert Path(str(part.names[1])).stem == str(red(part, 1))
+
+
+def test_methods_get_no_names_of_files(pictures: Path) -> None:
+    visible = from_folder(pictures).visible(train_attributes=False, val_labels=True, val_attributes=False)
+    assert (visible.train.names, visible.val.names) == (None, None)
 
 
 def test_names_are_in_no_fingerprint(pictures: Path) -> None:

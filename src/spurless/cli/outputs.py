@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ def check_appendable(path: Path) -> None:
         check_writable(path.parent)
         return
     try:
-        path.open("ab").close()
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))  # a pipe without a reader is an error
     except OSError as error:
         raise unwritable_error(path, error) from None
     if path.is_file():

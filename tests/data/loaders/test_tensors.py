@@ -179,7 +179,7 @@ def test_what_cannot_be_used_is_answered_with_a_sentence(change: dict[str, Any],
         ({"split": "train"}, "the split must be a list or an array"),
         ({"labels": 5}, "the class names must be a list of unique names"),
         ({"labels": [[1], [1]]}, "the class names must be a list of unique names"),
-        ({"x": torch.zeros(8, 2, device="meta")}, "the inputs are on the meta device"),
+        ({"x": torch.zeros(8, 2, device="meta")}, "the inputs are on the device 'meta'"),
     ],
 )
 def test_what_is_not_a_list_is_refused(change: dict[str, Any], match: str) -> None:
