@@ -91,13 +91,18 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return isinstance(value, str | int | NoneType) and value in arguments
     if origin is tuple:
-        elements = arguments[0] if arguments[-1:] == (Ellipsis,) else Any
-        return isinstance(value, list | tuple) and _all_fit(value, elements)
+        return isinstance(value, list | tuple) and _fits_tuple(value, arguments)
     if origin is Sequence:
         return _is_sequence(value) and _all_fit(value, arguments[0])
     if origin is dict or origin is Mapping:
         return isinstance(value, Mapping) and _all_fit(value, arguments[0]) and _all_fit(value.values(), arguments[1])
     return _fits_class(value, origin or hint)
+
+
+def _fits_tuple(value: Sequence[Any], hints: tuple[Any, ...]) -> bool:
+    if not hints or hints[-1] is Ellipsis:
+        return _all_fit(value, hints[0] if hints else Any)
+    return len(value) == len(hints) and all(map(_fits, value, hints))
 
 
 def _fits_class(value: Any, hint: Any) -> bool:
