@@ -275,7 +275,9 @@ def test_a_list_of_other_data_and_unknown_initial_weights_are_refused(
     with pytest.raises(InputError, match="the examples were mined from other data"):
         run(other, mined=listed)
     for path in (listed, None):
-        with pytest.raises(InputError, match=r"the initial weights are unknown.*wrap\(model, trained=False\)"):
+        with pytest.raises(
+            InputError, match=r"the initial weights are unknown.*ImageNet.*wrap\(model, trained=False\)"
+        ):
             make_method("dcwp", mined=path, reset=True).check(erm, digits)  # type: ignore[attr-defined]  # before mining
 
 

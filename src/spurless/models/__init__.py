@@ -122,8 +122,10 @@ def build(
             else "Most torchvision and timm models expect 3x224x224: resize the images, or use small-cnn or resnet20.",
         ) from error
     model.name = row.name
-    known = model.options if row.runs_user_code else {}
-    model.options = {"input_shape": shape, "n_classes": classes, **asdict(config), **known}
+    settings = asdict(config)
+    # what a builder has found out itself, such as the strides that a file of weights needs
+    known = {key: value for key, value in model.options.items() if row.runs_user_code or key in settings}
+    model.options = {"input_shape": shape, "n_classes": classes, **settings, **known}
     model.verify(example)
     return model
 

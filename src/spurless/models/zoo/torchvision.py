@@ -4,18 +4,26 @@ The head is adapted to the number of classes, and the auxiliary heads of GoogLeN
 no linear head (it averages a map per class), so it gets pooled features and a linear layer. Grey images are repeated to
 three channels. A vision transformer is built for the size of the input; with pretrained weights it takes only the size
 it was trained on. A model with pretrained weights takes images in [0, 1] and normalizes them itself.
+
+Pretrained weights are read from a safetensors file if there is one, with or without a head, else downloaded by
+torchvision. The ResNets with bottlenecks of He et al. (version 1, also Keras's and Caffe's) have the stride of a block
+on its first convolution, those of torchvision (version 1.5) on the second one. Weights of one version need its strides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Literal
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from spurless.core.errors import InputError, UnknownNameError
-from spurless.models.classifier import Classifier
+from spurless.core.errors import InputError, UnknownNameError, first_line
+from spurless.models.classifier import Classifier, find_linear_layers
+from spurless.models.weights import BATCH_COUNT_SUFFIX, check_pretrained, find_pretrained, has_v1_strides, load_tensors
 from spurless.models.wrapping import wrap
 from spurless.models.zoo.normalize import Normalize
 from spurless.models.zoo.shapes import Shape, check_image_shape
@@ -26,8 +34,13 @@ class TorchvisionConfig:
     """Initial weights."""
 
     pretrained: bool = False
-    """start from torchvision's default ImageNet weights, downloaded on first use, with an untrained head"""
+    """start from pretrained weights with an untrained head: ``weights/NAME*.safetensors`` in the data folder, else
+    torchvision's default ImageNet weights, downloaded on first use"""
+    weights: str | None = None  # start from the weights in this safetensors file, with an untrained head
     normalise: bool = True  # with pretrained weights: normalize images in [0, 1] as they expect
+    strides: Literal["auto", "v1", "v1.5"] = "auto"
+    """of a ResNet with bottlenecks: on the first convolution of a block (v1) or the second one (v1.5); auto: v1 if the
+    file of the weights has ``_v1`` in its name or ``v1`` as ``stride`` in its metadata, else v1.5"""
 
 
 class ThreeChannels(nn.Module):
@@ -55,11 +68,15 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     names = list_torchvision_models()
     if variant not in names:
         raise UnknownNameError("torchvision model", variant, names)
-    module = load_pretrained(variant) if config.pretrained else _create_untrained(variant, n_classes, height, width)
+    file = find_pretrained(variant, config.weights, config.pretrained)
+    downloads = config.pretrained and file is None
+    module = load_pretrained(variant) if downloads else _create_untrained(variant, n_classes, height, width)
     if variant.startswith("squeezenet"):
         module.classifier = _make_linear_head(n_classes)
+    _load_file(file, module, variant)
+    strides = _set_strides(module, variant, config.strides, file)
     before: list[nn.Module] = [ThreeChannels()] if channels == 1 else []
-    if config.pretrained and config.normalise:
+    if (config.pretrained or file is not None) and config.normalise:
         preset = _default_weights(variant).transforms()
         before.append(Normalize(preset.mean, preset.std))
     if before:
@@ -67,7 +84,56 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     model = wrap(module, trained=False)
     if model.n_classes != n_classes:
         model.head = nn.Linear(model.n_features, n_classes, bias=model.head.bias is not None)
+    model.options["strides"] = strides  # weights that are trained from here on need the same strides
     return model
+
+
+def _load_file(file: Path | None, module: nn.Module, variant: str) -> None:
+    """Load the weights of a file, if there is one, into all of the module but its head."""
+    if file is None:
+        return
+    owner = f"torchvision:{variant}"
+    if variant in _EXTRA_OPTIONS:
+        hint = f"Use torchvision's file: pretrained=True without a file weights/{variant}*.safetensors."
+        raise InputError(f"{owner} cannot be loaded from a safetensors file", where=file, hint=hint)
+    head = "classifier" if variant.startswith("squeezenet") else list(find_linear_layers(module))[-1]
+    state = module.state_dict()
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"the file is not a complete safetensors file: {first_line(error)}", where=file) from None
+    counts = {name: value for name, value in state.items() if name.endswith(BATCH_COUNT_SUFFIX)}  # old files have none
+    tensors = {**counts, **tensors}
+    check_pretrained(file, tensors, state, head, owner)
+    given = {name: value for name, value in tensors.items() if not name.startswith(f"{head}.")}
+    shapes = [name for name, value in given.items() if value.shape != state[name].shape]
+    if shapes:
+        raise InputError(
+            f"the file does not have the weights of {owner}: {shapes[0]} has another shape",
+            where=file,
+            expected=tuple(state[shapes[0]].shape),
+            got=tuple(given[shapes[0]].shape),
+        )
+    load_tensors(module, {**state, **given})
+
+
+def _set_strides(module: nn.Module, variant: str, strides: str, file: Path | None) -> str:
+    """Set the strides of a ResNet with bottlenecks, and return their version; "auto" for other models."""
+    from torchvision.models.resnet import Bottleneck
+
+    blocks = [part for part in module.modules() if isinstance(part, Bottleneck)]
+    if not blocks:
+        if strides != "auto":
+            hint = "Leave strides out."
+            what = f"torchvision:{variant} has no bottlenecks, so its strides have one version"
+            raise InputError(what, got=strides, hint=hint)
+        return strides
+    if strides == "auto":
+        strides = "v1" if file is not None and has_v1_strides(file, variant) else "v1.5"
+    if strides == "v1":
+        for block in blocks:
+            block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
+    return strides
 
 
 def _create_untrained(variant: str, n_classes: int, height: int, width: int) -> Any:
@@ -93,7 +159,8 @@ def load_pretrained(variant: str) -> Any:
     except (OSError, UnpicklingError) as error:
         raise InputError(
             f"the weights of torchvision:{variant} could not be read: {error}",
-            hint=f"Put {weights.url} into the folder hub/checkpoints of TORCH_HOME, or leave out pretrained.",
+            hint=f"Put {weights.url} into the folder hub/checkpoints of TORCH_HOME, or weights/{variant}.safetensors "
+            "into the data folder ($SPURLESS_DATA), or leave out pretrained.",
         ) from None
     options = {key: value for key, value in _EXTRA_OPTIONS.get(variant, {}).items() if key == "aux_logits"}
     return torchvision.models.get_model(variant, weights=weights, **options)
