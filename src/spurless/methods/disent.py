@@ -21,6 +21,8 @@ Deviations:
     * Both encoders start from the weights of the given model, and both heads are new: the given head reads half as many
       features. The authors initialise everything.
     * The learning rate follows the schedule of the run; the authors' decay begins with the swapping.
+    * The authors' network for Colored MNIST divides images in [0, 1] by 255 again, as LfF's; ``mlp`` does so with
+      ``divisor=255``.
     * The authors report the best accuracy on the test split; here the epoch is selected on validation, or is the last.
     * With several processes each permutes its own part of a batch.
 """

@@ -150,6 +150,35 @@ def test_severity_narrows_the_colours() -> None:
     assert spread[1] < 0.01
 
 
+def test_the_palette_of_disent_by_hand() -> None:
+    hues = [(255, 0, 0), (255, 128, 0), (255, 255, 0), (128, 255, 0), (0, 255, 0)]
+    hues += [(0, 255, 255), (0, 0, 255), (128, 0, 255), (255, 0, 128), (255, 0, 255)]
+    data, (images, _) = colored_digits(ColoredDigitsConfig(palette="disent", conflicting=0.5)), load_digit_images()
+    grey = images[split_digits(load_digit_images()[1], Seeds(0))[0]]
+    x, a = inputs(data.train), data.train.a
+    for label, hue in enumerate(hues):
+        coloured = x[a == label].permute(0, 2, 3, 1)
+        ink = grey[a == label] >= 128
+        assert (coloured[ink] == torch.tensor(hue, dtype=torch.uint8)).all()
+        assert torch.equal(coloured[~ink], grey[a == label][~ink][:, None].expand(-1, 3))
+    assert int(((grey > 0) & (grey < 128)).sum()) > 0  # pixels that stay grey exist
+    assert data.groups.attributes[5] == "cyan"
+    assert torch.equal(a, colored_digits(ColoredDigitsConfig(conflicting=0.5)).train.a)  # the same examples conflict
+
+
+def test_the_default_palette_is_that_of_lff(small_mnist: str) -> None:
+    with pytest.warns(IncompleteDataWarning):
+        default, lff, disent = (
+            colored_mnist(config).train
+            for config in (
+                ColoredMnistConfig(root=small_mnist),
+                ColoredMnistConfig(root=small_mnist, palette="lff"),
+                ColoredMnistConfig(root=small_mnist, palette="disent"),
+            )
+        )
+    assert default.fingerprint() == lff.fingerprint() != disent.fingerprint()
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -157,6 +186,8 @@ def test_severity_narrows_the_colours() -> None:
         (ColoredDigitsConfig(val_conflicting=-1.0), "option 'val_conflicting' must be a fraction"),
         (ColoredDigitsConfig(severity=0), "option 'severity' is out of range .expected 1 to 5, got 0"),
         (ColoredDigitsConfig(severity=6), "option 'severity' is out of range .expected 1 to 5, got 6"),
+        (ColoredDigitsConfig(palette="hsv"), "option 'palette' is unknown .expected lff, disent, got hsv"),
+        (ColoredDigitsConfig(palette="disent", severity=2), "option 'severity' does not apply to the palette disent"),
         (ColoredDigitsConfig(size=4), "option 'size' must be at least 8"),
     ],
 )

@@ -8,10 +8,10 @@ synthetic data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
@@ -27,8 +27,12 @@ class MLPConfig:
     features: int | None = None  # width of the last hidden layer, the input of the head; None is ``width``
     activation: Literal["relu", "tanh"] = "relu"
     bias: bool = False
+    divisor: float = 1.0
+    """inputs are divided by this; 255 as in the code of LfF and DisEnt, which divides images in [0, 1] by 255 again"""
 
     def __post_init__(self) -> None:
+        if not 0 < self.divisor < inf:
+            raise InputError("option 'divisor' of mlp must be a positive number", got=self.divisor)
         for name in ("depth", "width", "features"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"option {name!r} of mlp is too small", expected="1 or more", got=getattr(self, name))
@@ -43,10 +47,24 @@ class LinearConfig:
     bias: bool = True
 
 
+class Divide(nn.Module):
+    """Divides its input by a number."""
+
+    def __init__(self, divisor: float) -> None:
+        super().__init__()
+        self.divisor = divisor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the quotient."""
+        return x / self.divisor
+
+
 def mlp(input_shape: Shape, n_classes: int, config: MLPConfig) -> Classifier:
     """Build an MLP; inputs of any shape are flattened."""
     activation = {"relu": nn.ReLU, "tanh": nn.Tanh}[config.activation]
     layers, size = list[nn.Module]([nn.Flatten()]), prod(input_shape)
+    if config.divisor != 1:  # not always, because it renumbers the layers in files of weights
+        layers.insert(0, Divide(config.divisor))
     widths = [config.width] * (config.depth - 1)
     if config.features is not None:
         widths[-1] = config.features
