@@ -252,7 +252,7 @@ def _add_options(config: type, helps: Mapping[str, str]) -> Callable[[type[T]], 
 
     def add(cls: type[T]) -> type[T]:
         hints = get_type_hints(config)
-        cls.__annotations__ = {name: _option_type(hint) | None for name, hint in hints.items()}
+        cls.__annotations__ |= {name: _option_type(hint) | None for name, hint in hints.items()}
         for item in fields(config):
             help, hint = helps[item.name], hints[item.name]
             if get_origin(hint) is Literal:
@@ -275,6 +275,13 @@ def _option_type(hint: Any) -> Any:
 @_add_options(TrainConfig, TRAIN_HELP)
 class TrainParams:
     """Training settings; fields and defaults are those of ``TrainConfig``."""
+
+    recipe: str | None = param(
+        None,
+        TRAINING,
+        "Settings of a paper (see: spurless ls recipes); flags override them.",
+        show_default=False,
+    )
 
     @property
     def options(self) -> dict[str, Any]:

@@ -22,7 +22,16 @@ from spurless.models.pruning.compact import CompactModel, compact_model
 from spurless.models.user_model import UserModelConfig, build_user_model
 from spurless.models.weights import load_weights, save_weights
 from spurless.models.wrapping import wrap
-from spurless.models.zoo.cnn import PooledCNNConfig, SmallCNNConfig, VGG11Config, pooled_cnn, small_cnn, vgg11
+from spurless.models.zoo.cnn import (
+    PooledCNNConfig,
+    ReBiasCNNConfig,
+    SmallCNNConfig,
+    VGG11Config,
+    pooled_cnn,
+    rebias_cnn,
+    small_cnn,
+    vgg11,
+)
 from spurless.models.zoo.mlp import LinearConfig, MLPConfig, linear, mlp
 from spurless.models.zoo.resnet_small import SmallResNetConfig, resnet20, resnet32
 from spurless.models.zoo.shapes import Shape
@@ -59,6 +68,9 @@ MODELS: dict[str, Architecture] = {
         Architecture("small-cnn", SmallCNNConfig, small_cnn, "four 3x3 convolutions and a hidden layer (MaskTune)"),
         Architecture(
             "pooled-cnn", PooledCNNConfig, pooled_cnn, "three strided convolutions and global average pooling (DCWP)"
+        ),
+        Architecture(
+            "rebias-cnn", ReBiasCNNConfig, rebias_cnn, "four 7x7 convolutions at full resolution (ReBias, EnD)"
         ),
         Architecture("vgg11-small", VGG11Config, vgg11, "VGG11 with one linear layer, no biases, no batch norm"),
         Architecture("resnet20", SmallResNetConfig, resnet20, "ResNet-20 for 32x32 images (He et al. 2016)"),
