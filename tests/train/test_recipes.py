@@ -52,6 +52,8 @@ def test_the_settings_of_the_other_papers() -> None:
     assert [learning_rate(swap, step, 50_000, 1) for step in (19_999, 20_000, 30_000, 49_999)] == pytest.approx(
         [0.01, 0.005, 0.0025, 0.00125]
     )
+    ablation = get_recipe("colored-mnist-ablation").train
+    assert [learning_rate(ablation, step, 2000, 1) for step in (599, 600, 1999)] == pytest.approx([0.1, 0.01, 1e-4])
     ours = get_recipe("colored-mnist-disent-dcwp").train
     assert [learning_rate(ours, step, 17_000, 1) for step in (9_999, 10_000, 16_999)] == pytest.approx(
         [1e-3, 5e-4, 5e-4]

@@ -235,6 +235,7 @@ TRAIN_HELP = {
     "weight_decay": "L2 penalty.",
     "l1": "L1 penalty on all trained parameters.",
     "asam": "Radius rho of adaptive sharpness-aware minimization (ASAM); 0 is off.",
+    "asam_scale": "Parameters that ASAM perturbs in proportion to their size",
     "schedule": "Learning-rate schedule",
     "decay_epochs": "Epochs between two decays, with --schedule step.",
     "decay_at": "Steps of the decays, as 1000,2000, with --schedule step; replaces --decay-epochs.",

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from spurless.core.cache import cached_tensors
+from spurless.core.config import key_settings
 from spurless.core.errors import DivergedError, SpurlessWarning
 from spurless.core.hashing import architecture_hash, content_hash, describe_object
 from spurless.core.progress import Progress
@@ -110,7 +111,7 @@ def hash_model_and_data(model: nn.Module, data: Splits, fingerprint: str | None 
 
 def key_for_content(protocol: Protocol, method: Method, content: str, seed: int) -> str:
     """Return the key of a run, given the hash of its data and model."""
-    settings: list[Any] = [asdict(protocol.train), protocol.select, protocol.compute.precision]
+    settings: list[Any] = [key_settings(protocol.train), protocol.select, protocol.compute.precision]
     if protocol.coverages:
         settings += [list(protocol.coverages), protocol.score]
     return content_hash(content, [method.info.name, config_dict(method), *settings, Seeds(seed).seed])
@@ -225,7 +226,7 @@ def train_by_erm(model: Classifier, data: Splits, run: Run, content: str) -> Cla
 
     ``content`` is a hash of data, initial weights and selection.
     """
-    key = content_hash(content, [asdict(run.train), run.precision, run.seeds.seed, versions()["torch"]])
+    key = content_hash(content, [key_settings(run.train), run.precision, run.seeds.seed, versions()["torch"]])
     # copies, because safetensors cannot store tied weights
     tensors = cached_tensors(
         key,

@@ -80,6 +80,8 @@ class DisEnt(ConfiguredMethod[DisEntConfig]):
         # of 100 and 300 steps on the validation split of colored-digits, five seeds.
         "digits": DisEntConfig(swap_after=100),
         "colored-mnist": DisEntConfig(),
+        # In the history of DCWP's code, for its Table 1: with pooled-cnn and the recipe colored-mnist-disent-dcwp.
+        "colored-mnist-dcwp": DisEntConfig(bias=1.0, swap_bias=1.0),
         # With 1 and 2 % conflicting examples; with 0.5 and 5 % the authors set both to 1.
         "corrupted-cifar10": DisEntConfig(bias=5.0, swap_bias=5.0),
         "bffhq": DisEntConfig(swap=0.1, bias=2.0, swap_bias=2.0),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spurless.core.config import configure
+from spurless.core.config import configure, key_settings
 from spurless.core.errors import InputError, SpurlessError, UnknownNameError, first_line
 from spurless.core.modules import Input, eval_mode
 from spurless.core.seeds import Seeds
@@ -134,10 +134,10 @@ def build(
             else "Most torchvision and timm models expect 3x224x224: resize the images, or use small-cnn or resnet20.",
         ) from error
     model.name = row.name
-    settings = asdict(config)
     # what a builder has found out itself, such as the strides that a file of weights needs
-    known = {key: value for key, value in model.options.items() if row.runs_user_code or key in settings}
-    model.options = {"input_shape": shape, "n_classes": classes, **settings, **known}
+    names = {item.name for item in fields(config)}
+    known = {key: value for key, value in model.options.items() if row.runs_user_code or key in names}
+    model.options = {"input_shape": shape, "n_classes": classes, **key_settings(config), **known}
     model.verify(example)
     return model
 

@@ -189,6 +189,20 @@ RECIPES: dict[str, Recipe] = {
             "for the method disent; evaluated on test at step 15,000",
         ),
         Recipe(
+            "colored-mnist-ablation",
+            "DCWP (Park et al. 2023), history of the authors' code, Table 2",
+            "pooled-cnn",
+            TrainConfig(
+                steps=2000,
+                batch_size=256,
+                lr=0.1,
+                schedule="step",
+                decay_at=(600, 1200, 1800),
+                decay_factor=0.1,
+            ),
+            "for the method dcwp with the preset of the same name",
+        ),
+        Recipe(
             "colored-mnist-lff",
             LFF,
             "mlp with depth=4, width=100, bias=true, divisor=255",

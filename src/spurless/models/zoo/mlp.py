@@ -7,12 +7,13 @@ synthetic data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, prod
 from typing import Literal
 
 from torch import Tensor, nn
 
+from spurless.core.config import ADDED_LATER
 from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
 from spurless.models.zoo.shapes import Shape
@@ -27,7 +28,7 @@ class MLPConfig:
     features: int | None = None  # width of the last hidden layer, the input of the head; None is ``width``
     activation: Literal["relu", "tanh"] = "relu"
     bias: bool = False
-    divisor: float = 1.0
+    divisor: float = field(default=1.0, metadata=ADDED_LATER)
     """inputs are divided by this; 255 as in the code of LfF and DisEnt, which divides images in [0, 1] by 255 again"""
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ on its first convolution, those of torchvision (version 1.5) on the second one. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from spurless.core.config import ADDED_LATER
 from spurless.core.errors import InputError, UnknownNameError, first_line
 from spurless.models.classifier import Classifier, find_linear_layers
 from spurless.models.weights import BATCH_COUNT_SUFFIX, check_pretrained, find_pretrained, has_v1_strides, load_tensors
@@ -36,9 +37,10 @@ class TorchvisionConfig:
     pretrained: bool = False
     """start from pretrained weights with an untrained head: ``weights/NAME*.safetensors`` in the data folder, else
     torchvision's default ImageNet weights, downloaded on first use"""
-    weights: str | None = None  # start from the weights in this safetensors file, with an untrained head
+    weights: str | None = field(default=None, metadata=ADDED_LATER)
+    """start from the weights in this safetensors file, with an untrained head"""
     normalise: bool = True  # with pretrained weights: normalize images in [0, 1] as they expect
-    strides: Literal["auto", "v1", "v1.5"] = "auto"
+    strides: Literal["auto", "v1", "v1.5"] = field(default="auto", metadata=ADDED_LATER)
     """of a ResNet with bottlenecks: on the first convolution of a block (v1) or the second one (v1.5); auto: v1 if the
     file of the weights has ``_v1`` in its name or ``v1`` as ``stride`` in its metadata, else v1.5"""
 
@@ -84,7 +86,8 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     model = wrap(module, trained=False)
     if model.n_classes != n_classes:
         model.head = nn.Linear(model.n_features, n_classes, bias=model.head.bias is not None)
-    model.options["strides"] = strides  # weights that are trained from here on need the same strides
+    if strides is not None and (config.pretrained or file is not None):
+        model.options["strides"] = strides  # weights that are trained from here on need the same strides
     return model
 
 
@@ -117,8 +120,8 @@ def _load_file(file: Path | None, module: nn.Module, variant: str) -> None:
     load_tensors(module, {**state, **given})
 
 
-def _set_strides(module: nn.Module, variant: str, strides: str, file: Path | None) -> str:
-    """Set the strides of a ResNet with bottlenecks, and return their version; "auto" for other models."""
+def _set_strides(module: nn.Module, variant: str, strides: str, file: Path | None) -> str | None:
+    """Set the strides of a ResNet with bottlenecks, and return their version; None for other models."""
     from torchvision.models.resnet import Bottleneck
 
     blocks = [part for part in module.modules() if isinstance(part, Bottleneck)]
@@ -127,7 +130,7 @@ def _set_strides(module: nn.Module, variant: str, strides: str, file: Path | Non
             hint = "Leave strides out."
             what = f"torchvision:{variant} has no bottlenecks, so its strides have one version"
             raise InputError(what, got=strides, hint=hint)
-        return strides
+        return None
     if strides == "auto":
         strides = "v1" if file is not None and has_v1_strides(file, variant) else "v1.5"
     if strides == "v1":
