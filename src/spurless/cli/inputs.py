@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -291,6 +291,7 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     Raises:
         InputError: the model is unknown, or weights and data do not fit.
     """
+    from spurless.models import get_architecture
     from spurless.models.weights import load_weights, read_weights_info
 
     if weights.is_dir():
@@ -306,7 +307,11 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     stored = {} if model else dict(info.get("options", {}))
     for key in ("input_shape", "n_classes"):  # follow from the data
         stored.pop(key, None)
-    built = build_model(chosen.removesuffix(TWO_ENCODERS), splits, seed, {**stored, **options})
+    name = chosen.removesuffix(TWO_ENCODERS)
+    if stored and "skip_weights" in {item.name for item in fields(get_architecture(name).config)}:
+        stored["skip_weights"] = True  # the weights from which training started need not be on this machine
+    built = build_model(name, splits, seed, {**stored, **options})
+    built.options.pop("skip_weights", None)
     _check_classes(weights, info, splits)  # after the model is built, which reports a wrong kind of data first
     if chosen.endswith(TWO_ENCODERS):
         from spurless.core.seeds import Seeds

@@ -7,7 +7,7 @@ timm; the model then takes images in [0, 1] and normalizes them itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from spurless.core.config import ADDED_LATER
 from spurless.core.errors import InputError, MissingExtraError, UnknownNameError, first_line
 from spurless.models.classifier import Classifier
 from spurless.models.weights import check_pretrained, find_pretrained, has_v1_strides
@@ -33,6 +34,8 @@ class TimmConfig:
     timm's, downloaded on first use"""
     weights: str | None = None  # start from the weights in this safetensors file, with an untrained head
     normalise: bool = True  # with pretrained weights: normalize images in [0, 1] as they expect
+    skip_weights: bool = field(default=False, metadata=ADDED_LATER)
+    """build the layers of a pretrained model without reading its weights, to load trained ones into it"""
 
 
 def timm_model(variant: str, input_shape: Shape, n_classes: int, config: TimmConfig) -> Classifier:
@@ -47,11 +50,11 @@ def timm_model(variant: str, input_shape: Shape, n_classes: int, config: TimmCon
     defaults = timm.get_pretrained_cfg(variant)
     if defaults is not None and defaults.fixed_input_size:
         options["img_size"] = (height, width)
-    file = find_pretrained(variant, config.weights, config.pretrained)
-    pretrained = config.pretrained or file is not None
+    file = None if config.skip_weights else find_pretrained(variant, config.weights, config.pretrained)
+    pretrained = config.pretrained or config.weights is not None
     if file is not None:
         options["pretrained_cfg_overlay"] = {"file": str(file)}
-    module = _create(variant, file, pretrained=pretrained, **options)
+    module = _create(variant, file, pretrained=pretrained and not config.skip_weights, **options)
     if file is not None:
         _check_weights(module, file, variant)
     if not isinstance(module.get_classifier(), nn.Linear):

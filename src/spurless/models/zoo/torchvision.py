@@ -43,6 +43,13 @@ class TorchvisionConfig:
     strides: Literal["auto", "v1", "v1.5"] = field(default="auto", metadata=ADDED_LATER)
     """of a ResNet with bottlenecks: on the first convolution of a block (v1) or the second one (v1.5); auto: v1 if the
     file of the weights has ``_v1`` in its name or ``v1`` as ``stride`` in its metadata, else v1.5"""
+    skip_weights: bool = field(default=False, metadata=ADDED_LATER)
+    """build the layers of a pretrained model without reading its weights, to load trained ones into it"""
+
+    @property
+    def starts_pretrained(self) -> bool:
+        """Whether the model starts from pretrained weights."""
+        return self.pretrained or self.weights is not None
 
 
 class ThreeChannels(nn.Module):
@@ -70,15 +77,14 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     names = list_torchvision_models()
     if variant not in names:
         raise UnknownNameError("torchvision model", variant, names)
-    file = find_pretrained(variant, config.weights, config.pretrained)
-    downloads = config.pretrained and file is None
+    file = None if config.skip_weights else find_pretrained(variant, config.weights, config.pretrained)
+    downloads = config.starts_pretrained and file is None and not config.skip_weights
     module = load_pretrained(variant) if downloads else _create_untrained(variant, n_classes, height, width)
-    if variant.startswith("squeezenet"):
-        module.classifier = _make_linear_head(n_classes)
+    _adapt(module, variant, n_classes, config)
     _load_file(file, module, variant)
     strides = _set_strides(module, variant, config.strides, file)
     before: list[nn.Module] = [ThreeChannels()] if channels == 1 else []
-    if (config.pretrained or file is not None) and config.normalise:
+    if config.starts_pretrained and config.normalise:
         preset = _default_weights(variant).transforms()
         before.append(Normalize(preset.mean, preset.std))
     if before:
@@ -86,9 +92,17 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     model = wrap(module, trained=False)
     if model.n_classes != n_classes:
         model.head = nn.Linear(model.n_features, n_classes, bias=model.head.bias is not None)
-    if strides is not None and (config.pretrained or file is not None):
+    if strides is not None and config.starts_pretrained:
         model.options["strides"] = strides  # weights that are trained from here on need the same strides
     return model
+
+
+def _adapt(module: Any, variant: str, n_classes: int, config: TorchvisionConfig) -> None:
+    """Give a module the same layers and settings, whether its weights were downloaded or not."""
+    if variant in _EXTRA_OPTIONS:
+        module.transform_input = config.starts_pretrained  # as torchvision sets it
+    if variant.startswith("squeezenet"):
+        module.classifier = _make_linear_head(n_classes)
 
 
 def _load_file(file: Path | None, module: nn.Module, variant: str) -> None:
