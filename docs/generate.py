@@ -20,10 +20,12 @@ from typing import Any
 import spurless
 from spurless.auditing import AUDITS
 from spurless.bench.claims import CLAIMS, Claim, ClaimResult, check_claim
+from spurless.cli.ls import list_settings
 from spurless.core.records import Record, read_records
 from spurless.data import DATASETS, Dataset
 from spurless.methods import METHODS, Method
 from spurless.methods.base import Info
+from spurless.train.recipes import RECIPES
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent / "src" / "spurless"
@@ -154,10 +156,22 @@ def methods_page() -> str:
         "A preset is named after the experiment that its values come from. The first is the default. "
         'Each value can be overridden: `sp.fit("jtt", model, data, preset="celeba", upweight=20)`.',
         _table(("method", "preset", "values"), _preset_rows()),
+        "## Recipes",
+        "A recipe has the training settings of a published experiment, as a preset has those of a method: "
+        '`sp.fit("erm", model, data, train="waterbirds-izmailov")`, or `--recipe` of `fit` and `sweep`. See '
+        "[how to use them](how-to/reproduce.md#train-with-the-settings-of-a-paper).",
+        _table(("recipe", "place", "network", "settings", "note"), _recipe_rows()),
         "## Papers and deviations",
         *(part for module in _modules() for part in _module_parts(module)),
     ]
     return _page(parts)
+
+
+def _recipe_rows() -> list[tuple[str, ...]]:
+    return [
+        (f"`{name}`", recipe.source, recipe.network, f"`{list_settings(recipe.train)}`", recipe.note)
+        for name, recipe in RECIPES.items()
+    ]
 
 
 def datasets_page() -> str:

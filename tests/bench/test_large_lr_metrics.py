@@ -66,6 +66,8 @@ def test_every_number_by_hand() -> None:
     assert found["prunability_sum"] == pytest.approx(8 * 1.0 + 2 * 0.5)
     assert found["prunability"] == pytest.approx(0.9)
     assert found["pruned_accuracy"] == pytest.approx(0.9)  # the whole model is always right
+    assert found["prunability_above_chance"] == pytest.approx(0.8)  # 1 eight times, and twice chance
+    assert found["magnitude_prunability_above_chance"] == 1.0
     assert found["magnitude_prunability_at_0.8"] == 1.0  # 12 of 16 weights are zeros already
     assert found["magnitude_prunability_at_0.9"] == 1.0  # int(14.4) = 14: the weak and the attribute are gone
 

@@ -10,7 +10,7 @@ import pytest
 
 from spurless.bench.executors import Resources, Task
 from spurless.bench.executors.task import run_settings
-from spurless.bench.experiment import Experiment, run_experiment
+from spurless.bench.experiment import Experiment, make_protocol_and_method, run_experiment
 from spurless.bench.plan import Plan, PlanResult, plan_tasks, read_plan, run_plan
 from spurless.core.errors import InputError, MissingAttributesError, UnknownNameError
 from spurless.core.records import Record, read_records
@@ -229,6 +229,13 @@ def test_a_file_is_crossed_and_the_nearer_word_wins(tmp_path: Path) -> None:
         train={"steps": 12, "lr": 0.001, "momentum": 0.0},
         select="last",
     )
+
+
+def test_a_plan_may_start_from_a_recipe(tmp_path: Path) -> None:
+    text = 'methods = ["erm"]\ndatasets = ["planted"]\ntrain = { recipe = "waterbirds-dfr", steps = 3 }\n'
+    plan = read_plan(written(tmp_path, text + '[method.erm]\ntrain = { recipe = "celeba-masktune" }\n'))
+    protocol, _ = make_protocol_and_method(plan.experiments["planted"]["erm"], Compute("cpu"))
+    assert (protocol.train.steps, protocol.train.lr, protocol.train.batch_size) == (3, 1e-4, 512)
 
 
 def test_lists_give_the_order_and_names_need_no_table(tmp_path: Path) -> None:

@@ -144,6 +144,17 @@ def test_settings_of_the_loop_reach_the_record(tiny_fit: Cli, here: Path) -> Non
     assert record["config"] == {"gamma": 3.0}
 
 
+def test_flags_and_files_override_a_recipe(tiny_fit: Cli, here: Path, refused: Cli) -> None:
+    (here / "run.toml").write_text('[train]\nrecipe = "waterbirds-dfr"\nlr = 0.5\n')
+    for out, words in (("flags", ("--recipe", "waterbirds-dfr", "--lr", 0.5)), ("file", ("--config", "run.toml"))):
+        (record,) = tiny_fit("erm", *words, "--out", out).records(here / out / "records.jsonl")
+        train = record["train"]
+        assert (train["lr"], train["weight_decay"], train["batch_size"]) == (0.5, 1e-3, 32)
+        assert (train["epochs"], train["steps"]) == (100, 5)  # the steps are a flag of this call
+    match = r"No recipe is called 'waterbirds-drf'\. Did you mean 'waterbirds-dfr'"
+    refused(match, "fit", "erm", "--recipe", "waterbirds-drf")
+
+
 def test_method_that_repairs_starts_from_given_weights(tiny_fit: Cli, here: Path) -> None:
     assert tiny_fit("erm", "--out", "erm", "--steps", 100).status == 0
     (weights,) = (here / "erm").glob("*.safetensors")

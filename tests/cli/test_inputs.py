@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+import torchvision
+from safetensors.torch import save_file
 
 import spurless as sp
 from spurless.cli.console import handle_warnings
@@ -274,6 +276,31 @@ def test_the_file_says_which_model_it_belongs_to(tmp_path: Path) -> None:
     x = torch.randn(4, 2)
     assert opened.name == "mlp"
     assert torch.equal(opened.eval()(x), model.eval()(x))
+
+
+@pytest.mark.parametrize("name", ["torchvision:resnet50", "timm:test_resnet"])
+def test_trained_weights_need_no_file_of_the_weights_they_started_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    library, _, member = name.partition(":")
+    published = torchvision.models.resnet50() if library == "torchvision" else None
+    if published is None:
+        published = pytest.importorskip("timm").create_model(member)
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    metadata = {"stride": "v1"} if library == "torchvision" else None
+    file = folder / f"{member}.safetensors"
+    save_file({key: value.contiguous() for key, value in published.state_dict().items()}, file, metadata)
+    monkeypatch.setenv("SPURLESS_DATA", str(tmp_path))
+    data = sp.load("colored-digits", seed=0, size=32)
+    model = sp.build(name, data, pretrained=True).eval()
+    path = saved(tmp_path / "mine.safetensors", model)
+    file.unlink()
+    opened = open_model(path, None, {}, data, seed=0).eval()
+    x = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(opened(x), model(x))
+    assert opened.options == model.options
 
 
 def test_the_seed_of_the_data_is_that_of_the_weights_unless_the_user_says_another(tmp_path: Path) -> None:

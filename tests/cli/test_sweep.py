@@ -93,6 +93,14 @@ def test_ctrl_c_leaves_130_and_the_same_words_go_on(cli: Cli, here: Path, monkey
     assert len(rows(here / "runs" / "sweep" / "records.jsonl")) == 4
 
 
+def test_a_recipe_is_the_start_of_every_value(cli: Cli, here: Path) -> None:
+    words = ("--recipe", "colored-mnist-dcwp", "--steps", 2, "--seeds", 1, "--drop", "none")
+    assert cli("sweep", "--over", "lr=0.1,0.2", *TINY, *words).status == 0
+    trains = [record["train"] for record in rows(here / "runs" / "sweep" / "records.jsonl")]
+    assert [train["lr"] for train in trains] == [0.1, 0.2]
+    assert {(train["optimiser"], train["beta2"], train["steps"]) for train in trains} == {("adam", 0.99, 2)}
+
+
 def test_own_data_and_a_file_of_settings(cli: Cli, here: Path, csv: Callable[..., Path]) -> None:
     own = csv()
     (here / "s.toml").write_text("[over]\nlr = [0.1, 0.2]\nbatch_size = 16\n[train]\nsteps = 3\n[model]\nwidth = 4\n")

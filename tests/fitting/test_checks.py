@@ -65,8 +65,8 @@ def val() -> Split:
         ({"model": DATA}, r"'model' has the wrong type \(expected a module, .*, got Splits\)"),
         ({"data": DATA.train}, r"'data' has the wrong type \(expected three splits, .*, got Split\)"),
         (
-            {"train": "lr=1"},
-            r"'train' has the wrong type \(expected settings, for example \{'epochs': 5, .*, got str\)",
+            {"train": 3},
+            r"'train' has the wrong type \(expected settings, for example \{'epochs': 5, .*, got int\)",
         ),
         ({"compute": "cpu"}, r"'compute' has the wrong type \(expected for example sp\.Compute\('cpu'\), got str\)"),
     ],

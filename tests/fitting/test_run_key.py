@@ -57,3 +57,18 @@ def test_a_repair_does_not_begin_with_the_weights_of_another_network(
         for ours, theirs in zip(own.parameters(), begun.parameters(), strict=True):
             assert torch.equal(ours, theirs)
     assert hash_model_and_data(starts[0], data) != hash_model_and_data(starts[1], data)
+
+
+def test_options_that_were_added_later_do_not_change_the_keys_of_earlier_runs() -> None:
+    data = planted()
+    plain, divided = (build("mlp", data, seed=0, width=8, divisor=divisor) for divisor in (1.0, 255.0))
+    assert "divisor" not in plain.options
+    assert divided.options["divisor"] == 255.0
+    resnet = build("torchvision:resnet18", input_shape=(3, 32, 32), n_classes=2)
+    assert set(resnet.options) == {"input_shape", "n_classes", "pretrained", "normalise"}
+    erm, model = make_method("erm"), build("mlp", data, seed=0, width=8)
+    keys = [
+        hash_run(Protocol(TrainConfig(asam=1.0, **options)), erm, model, data, 0).key  # type: ignore[arg-type]
+        for options in ({}, {"asam_scale": "kwon"}, {"asam_scale": "all"})
+    ]
+    assert keys[0] == keys[1] != keys[2]

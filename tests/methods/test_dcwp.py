@@ -275,7 +275,9 @@ def test_a_list_of_other_data_and_unknown_initial_weights_are_refused(
     with pytest.raises(InputError, match="the examples were mined from other data"):
         run(other, mined=listed)
     for path in (listed, None):
-        with pytest.raises(InputError, match=r"the initial weights are unknown.*wrap\(model, trained=False\)"):
+        with pytest.raises(
+            InputError, match=r"the initial weights are unknown.*ImageNet.*wrap\(model, trained=False\)"
+        ):
             make_method("dcwp", mined=path, reset=True).check(erm, digits)  # type: ignore[attr-defined]  # before mining
 
 
@@ -378,6 +380,9 @@ def test_the_presets_are_those_of_the_authors() -> None:
     assert (default.prune_upweight, default.align, default.prune_align, default.temperature) == (80.0, 0.05, 0.05, 0.07)
     assert (default.prune_steps, default.prune_lr, default.steps, default.lr) == (2000, 1e-2, 1000, 1e-3)
     assert (default.sparsity, default.init, default.squashed, default.penalty) == (1e-8, 1.5, True, "signed")
+    ablation = DCWP.presets["colored-mnist-ablation"]
+    assert (ablation.optimiser, ablation.lr, ablation.steps, ablation.upweight) == ("sgd", 0.01, 500, 80.0)
+    assert (ablation.mining.lr, ablation.mining.steps, ablation.mining.decay_steps) == (0.1, 2000, 600)
     paper = DCWP.presets["colored-mnist-paper"]
     assert (paper.weighting, paper.alignment, paper.squashed, paper.penalty) == ("eq14", "paper", False, "absolute")
     for name in ("corrupted-cifar10", "bffhq"):

@@ -16,7 +16,7 @@ from spurless.data.loaders.tensors import from_tensors
 from spurless.data.split import Splits
 from spurless.fitting import fit
 from spurless.methods import make_method
-from spurless.methods.dfr import _l1_settings, group_weights, refit, stratified_folds
+from spurless.methods.dfr import DFR, _l1_settings, group_weights, refit, stratified_folds
 from spurless.models import Classifier, build
 from spurless.train.run import Compute
 
@@ -297,3 +297,9 @@ def test_a_class_without_validation_examples_is_warned_of_and_one_class_alone_is
     one = Splits(data.train, data.val.select((data.val.y == 0).nonzero().flatten()), data.test)
     with pytest.raises(InputError, match="DFR needs examples of at least two classes"):
         fit("dfr", model, one, compute=Compute("cpu"), refits=1, strengths=(1.0,))
+
+
+def test_the_grid_of_celeba_is_wider_than_that_of_waterbirds() -> None:
+    assert DFR.presets["celeba"].strengths == (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+    assert DFR.presets["waterbirds"].strengths == (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
+    assert DFR.presets["celeba"].refits == 20

@@ -150,3 +150,11 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         DisEntConfig(swap_bias=-0.1)
     with pytest.raises(InputError, match=r"q.* must be a fraction"):
         DisEntConfig(q=2.0)
+
+
+def test_the_run_of_dcwp_has_two_of_its_networks_and_equal_weights() -> None:
+    preset = DisEnt.presets["colored-mnist-dcwp"]
+    assert (preset.bias, preset.swap, preset.swap_bias, preset.swap_after) == (1.0, 1.0, 1.0, 10_000)
+    network = make_two_encoders(build("pooled-cnn", input_shape=(3, 28, 28), n_classes=10))
+    assert network.n_features == 512
+    assert network(torch.rand(2, 3, 28, 28)).shape == (2, 10)

@@ -83,7 +83,9 @@ def test_it_is_trained_as_long_as_the_whole_net_unless_told(digits: Splits) -> N
 
 def test_without_a_reset_it_goes_on_from_the_trained_weights(digits: Splits) -> None:
     trained = fit("erm", net(digits), digits, train=TRAIN, compute=CPU).model
-    with pytest.raises(InputError, match=r"the initial weights are unknown.*use reset=False"):
+    with pytest.raises(
+        InputError, match=r"the initial weights are unknown.*use reset=False.*ImageNet.*wrap\(model, trained=False\)"
+    ):
         run(digits, trained)
     kept = run(digits, trained, reset=False, steps=1)
 

@@ -28,7 +28,7 @@ def test_then_comes_the_summary_of_abstaining_in_its_order_and_last_what_a_sweep
     assert list(METRICS)[20 : 20 + len(summary)] == list(summary)
     assert list(METRICS)[20 + len(summary) :] == [
         "val_average", "activation_compressibility", "activation_sparsity", "pq_index", "class_separation",
-        "bias_separation", "csi", "bsi", "prunability", "pruned_accuracy",
+        "bias_separation", "csi", "bsi", "prunability", "prunability_above_chance", "pruned_accuracy",
     ]  # fmt: skip  # tests/bench/test_large_lr_metrics.py has the numbers
 
 

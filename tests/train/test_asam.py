@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,16 @@ from lightning.fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from spurless.core.config import key_settings
 from spurless.core.seeds import Seeds
+from spurless.data import load
 from spurless.data.datasets.synthetic import PlantedConfig, planted
 from spurless.data.loader import shuffled_order
 from spurless.data.split import Batch
+from spurless.fitting import fit
 from spurless.methods import make_method
 from spurless.methods.erm import mean_loss
+from spurless.models import build
 from spurless.models.classifier import Classifier
 from spurless.train import asam as sharpness
 from spurless.train.asam import asam_gradient, asam_perturbation
@@ -80,6 +85,29 @@ def test_of_a_bias_the_size_does_not_count() -> None:
     assert model.weight.grad is not None
     assert model.bias.grad is not None
     torch.testing.assert_close(torch.cat([model.weight.grad, model.bias.grad]), torch.tensor([2.6, 3.3]))
+
+
+def test_in_the_code_of_the_learning_rate_study_every_parameter_counts_by_its_size() -> None:
+    model = Point([4.0], [7.0])
+    objective = gradient_of(model, lambda: ((model.weight - 3) ** 2 + (model.bias - 4) ** 2).sum() / 2)
+    asam_gradient(objective, model, 0.5, scale="all")
+    # g = (1, 3), T = (4, 7), |T g| = |(4, 21)|, eps = 0.5 * (16, 147) / sqrt(457)
+    assert model.weight.grad is not None
+    assert model.bias.grad is not None
+    expected = torch.tensor([1 + 8 / 457**0.5, 3 + 73.5 / 457**0.5])
+    torch.testing.assert_close(torch.cat([model.weight.grad, model.bias.grad]), expected)
+
+
+def test_the_setting_reaches_the_step_and_the_key_only_if_it_is_set() -> None:
+    data, weights = load("planted", seed=0, n_train=100, n_val=20, n_test=20), []
+    model = build("mlp", data, width=4, bias=True)
+    for scale in ("kwon", "all"):
+        config = TrainConfig(steps=3, batch_size=50, lr=0.1, asam=2.0, asam_scale=scale)
+        weights.append(fit("erm", model, data, train=config).model.head.get_parameter("weight").detach())
+    assert not torch.allclose(weights[0], weights[1])
+    assert "asam_scale" not in key_settings(TrainConfig(asam=2.0))
+    assert key_settings(config)["asam_scale"] == "all"
+    assert set(key_settings(config)) == set(asdict(config))
 
 
 def test_a_gradient_of_zero_climbs_nowhere() -> None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from spurless.core.config import configure
 from spurless.core.progress import Progress
 from spurless.data import load
 from spurless.data.split import Splits
 from spurless.fitting.protocol import FitRequest, Fitted, Protocol, fit_with_protocol
 from spurless.methods import Method, make_method
 from spurless.models import build
-from spurless.train.config import TrainConfig
+from spurless.train.recipes import make_train_config
 from spurless.train.run import Compute
 from spurless.train.selection import get_criterion
 
@@ -33,7 +32,7 @@ class Experiment:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     preset: str | None = None
     method_options: Mapping[str, Any] = field(default_factory=dict)
-    train: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)  # settings; ``recipe`` is the name of a recipe to start from
     select: str = "last"
     coverages: tuple[float, ...] = ()
     score: str = "auto"
@@ -50,7 +49,7 @@ def make_protocol_and_method(experiment: Experiment, compute: Compute) -> tuple[
     Raises:
         UnknownNameError, InputError: a name or a setting does not exist.
     """
-    train = configure(TrainConfig, experiment.train, "the training loop")
+    train = make_train_config(experiment.train)
     get_criterion(experiment.select)
     protocol = Protocol(train, experiment.select, compute, None, experiment.coverages, experiment.score)
     return protocol, make_method(experiment.method, experiment.preset, **experiment.method_options)

@@ -99,7 +99,7 @@ def _label_kinds(split: Split) -> Iterator[tuple[str, Tensor]]:
 
 
 def _pruning_metrics(model: nn.Module, split: Split) -> dict[str, float]:
-    """Return prunability as mean, sum and per kappa, and the accuracy of pruned models, which is not a ratio.
+    """Return the readings of prunability: mean ratio, sum, ratio above chance, and accuracy; and ratios per kappa.
 
     The result is empty for a model that has nothing to prune.
     """
@@ -112,7 +112,8 @@ def _pruning_metrics(model: nn.Module, split: Split) -> dict[str, float]:
 
     for name, unit in PRUNED_UNITS.items():
         curve = measure_prunability(model, accuracy, unit=unit)
-        mean = sum(curve.accuracies) / len(curve.accuracies)
-        metrics |= {name: curve.mean, f"{name}_sum": curve.total, name.replace("prunability", "pruned_accuracy"): mean}
+        metrics |= {name: curve.mean, f"{name}_sum": curve.total}
+        metrics[f"{name}_above_chance"] = curve.above_chance(len(split.groups.labels))
+        metrics[name.replace("prunability", "pruned_accuracy")] = curve.mean_accuracy
         metrics |= {f"{name}_at_{k:g}": ratio for k, ratio in zip(curve.kappas, curve.retained, strict=True) if k}
     return metrics

@@ -23,6 +23,7 @@ from spurless.data import DATASETS
 from spurless.methods import METHODS, make_method
 from spurless.models import get_architecture
 from spurless.train.config import TrainConfig
+from spurless.train.recipes import make_train_config
 
 DEFAULT = Resources()
 
@@ -223,7 +224,7 @@ def convert_value(experiment: Experiment, parameter: Parameter, value: Any) -> A
     """Return a value with the type of the setting; raise if the setting cannot have that value."""
     options = {**getattr(experiment, SECTIONS[parameter.section]), parameter.field: value}
     if parameter.section == "train":
-        config: Any = configure(TrainConfig, options, "the training loop")
+        config: Any = make_train_config(options)
     elif parameter.section == "method":
         config = make_method(experiment.method, experiment.preset, **options).config
     elif parameter.section == "model":

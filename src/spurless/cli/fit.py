@@ -23,7 +23,6 @@ from spurless.cli.outputs import (
     save_run,
     tracking_folder,
 )
-from spurless.core.config import configure
 from spurless.core.errors import InputError
 from spurless.core.files import check_writable
 from spurless.core.locks import lock_runs
@@ -79,6 +78,7 @@ def fit(
       spurless fit magnitude-prune -M epochs=20 -M target_sparsity=0.9 -M keep=last --onnx small.onnx --compact
       spurless fit group-dro --data meta.csv --label y --mined runs/dcwp-…-mined.npz
       spurless fit erm --data patched-digits --track tensorboard
+      spurless fit erm --data waterbirds --recipe waterbirds-izmailov --batch-size 64
     """
     from spurless.fitting.checks import resolve_score
     from spurless.fitting.protocol import Protocol, fit_with_protocol, hash_run
@@ -86,7 +86,7 @@ def fit(
     from spurless.methods.base import method_info
     from spurless.models.weights import load_weights
     from spurless.train.checkpoint import delete_checkpoints
-    from spurless.train.config import TrainConfig
+    from spurless.train.recipes import make_train_config
     from spurless.train.run import is_main_process
 
     sections = read_config(config)
@@ -97,7 +97,7 @@ def fit(
     chosen = make_method(method, settings.preset, **method_options)
     selective.check_score()
     protocol = Protocol(
-        configure(TrainConfig, {**sections["train"], **train.options}, "the training loop"),
+        make_train_config({**sections["train"], **train.options}),
         settings.select,
         device.compute(cli.resolve_track(track, out)),
         out / "checkpoints",

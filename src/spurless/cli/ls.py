@@ -1,4 +1,4 @@
-"""``spurless ls``: list methods, datasets, models, audits, metrics, criteria and claims."""
+"""``spurless ls``: list methods, datasets, models, audits, metrics, criteria, recipes and claims."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class Listing:
 
 def ls(
     what: Annotated[
-        str, typer.Argument(help="methods, datasets, models, audits, metrics, criteria or claims.", metavar="WHAT")
+        str,
+        typer.Argument(help="methods, datasets, models, audits, metrics, criteria, recipes or claims.", metavar="WHAT"),
     ] = "methods",
     json: Json = False,
 ) -> None:
-    """List the available methods, datasets, models, audits, metrics, criteria or claims.
+    """List the available methods, datasets, models, audits, metrics, criteria, recipes or claims.
 
     The table shows the main columns; --json prints everything, also options and
     presets.
@@ -122,6 +123,21 @@ def _list_audits() -> list[Row]:
     return [{"audit": row.name, "question": row.question, "needs": row.needs} for row in AUDITS.values()]
 
 
+def _list_recipes() -> list[Row]:
+    from spurless.train.recipes import RECIPES
+
+    return [
+        {
+            "recipe": name,
+            "source": recipe.source,
+            "network": recipe.network,
+            "settings": list_settings(recipe.train),
+            "note": recipe.note,
+        }
+        for name, recipe in RECIPES.items()
+    ]
+
+
 def _list_claims() -> list[Row]:
     from spurless.bench.claims import CLAIMS
 
@@ -158,6 +174,11 @@ TABLES: dict[str, Listing] = {
     "audits": Listing(_list_audits, ("audit", "question", "needs"), more="Run them: spurless audit WEIGHTS"),
     "metrics": Listing(_list_metrics, ("metric", "what it is", "needs")),
     "criteria": Listing(_list_criteria, ("criterion", "keeps the epoch with the best", "uses")),
+    "recipes": Listing(
+        _list_recipes,
+        ("recipe", "source", "settings"),
+        more="Networks and notes: spurless ls recipes --json\nUse one: spurless fit METHOD --recipe NAME",
+    ),
     "claims": Listing(
         _list_claims,
         ("claim", "quantity", "paper", "bar", "minutes"),
@@ -179,6 +200,14 @@ def describe_labels(train_attributes: bool, val_labels: bool, val_attributes: bo
     """List the labels that are used in addition to the training labels."""
     val = "val attributes" if val_attributes else "val labels" if val_labels else ""
     return ", ".join(filter(None, ("train attributes" if train_attributes else "", val)))
+
+
+def list_settings(train: Any) -> str:
+    """List the settings that every training has, and the others if they differ from the defaults."""
+    default, length = type(train)(), "epochs" if train.steps is None else "steps"
+    always = (length, "batch_size", "optimiser", "lr")
+    others = [name for name, value in vars(train).items() if value != getattr(default, name) and name != "epochs"]
+    return ", ".join(f"{name}={getattr(train, name)}" for name in dict.fromkeys((*always, *others)))
 
 
 def list_options(config: Any) -> str:

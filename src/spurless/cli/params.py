@@ -240,6 +240,7 @@ TRAIN_HELP = {
     "weight_decay": "L2 penalty.",
     "l1": "L1 penalty on all trained parameters.",
     "asam": "Radius rho of adaptive sharpness-aware minimization (ASAM); 0 is off.",
+    "asam_scale": "Parameters that ASAM perturbs in proportion to their size",
     "schedule": "Learning-rate schedule",
     "decay_epochs": "Epochs between two decays, with --schedule step.",
     "decay_at": "Steps of the decays, as 1000,2000, with --schedule step; replaces --decay-epochs.",
@@ -257,7 +258,7 @@ def _add_options(config: type, helps: Mapping[str, str]) -> Callable[[type[T]], 
 
     def add(cls: type[T]) -> type[T]:
         hints = get_type_hints(config)
-        cls.__annotations__ = {name: _option_type(hint) | None for name, hint in hints.items()}
+        cls.__annotations__ |= {name: _option_type(hint) | None for name, hint in hints.items()}
         for item in fields(config):
             help, hint = helps[item.name], hints[item.name]
             if get_origin(hint) is Literal:
@@ -280,6 +281,13 @@ def _option_type(hint: Any) -> Any:
 @_add_options(TrainConfig, TRAIN_HELP)
 class TrainParams:
     """Training settings; fields and defaults are those of ``TrainConfig``."""
+
+    recipe: str | None = param(
+        None,
+        TRAINING,
+        "Settings of a paper (see: spurless ls recipes); flags override them.",
+        show_default=False,
+    )
 
     @property
     def options(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,6 +15,8 @@ from spurless.core.errors import InputError, did_you_mean
 from spurless.core.files import check_not_pipe
 
 C = TypeVar("C")
+ADDED_LATER = {"added": "later"}
+"""Metadata of fields that were added after keys of runs with the configuration were first written."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,24 @@ def configure(config: type[C], options: Mapping[str, Any], owner: str) -> C:
     if missing := [name for name in required if name not in values]:
         raise InputError(f"{owner} requires the option {missing[0]!r}")
     return config(**values)
+
+
+def key_settings(config: Any) -> dict[str, Any]:
+    """Return the settings that are part of the key of a run.
+
+    Fields with the metadata ``ADDED_LATER`` are left out at their default, so that earlier runs keep their keys.
+
+    Example:
+        >>> from dataclasses import dataclass, field
+        >>> @dataclass(frozen=True)
+        ... class Config:
+        ...     steps: int = 10
+        ...     scale: float = field(default=1.0, metadata=ADDED_LATER)
+        >>> key_settings(Config()), key_settings(Config(scale=2.0))
+        ({'steps': 10}, {'steps': 10, 'scale': 2.0})
+    """
+    unchanged = {f.name for f in fields(config) if f.metadata == ADDED_LATER and getattr(config, f.name) == f.default}
+    return {name: value for name, value in asdict(config).items() if name not in unchanged}
 
 
 def parse_pairs(words: Iterable[str], flag: str, example: str = "seed=1") -> dict[str, str]:

@@ -135,7 +135,7 @@ _SELECTIVE_METRICS = (  # the keys of Selective.summary(), in its order
     ),
     *(metric for coverage in COVERAGES for metric in _selective_metrics(coverage)),
 )
-_SWEEP_METRICS = (  # what a sweep adds to its records, the last nine with --study
+_SWEEP_METRICS = (  # what a sweep adds to its records, the last ten with --study
     MetricInfo("val_average", "Validation average", "accuracy on the validation split", "validation labels"),
     _neutral(
         "activation_compressibility",
@@ -167,6 +167,13 @@ _SWEEP_METRICS = (  # what a sweep adds to its records, the last nine with --stu
         "prunability",
         "Prunability",
         "fraction of the accuracy left, mean over fractions of pruned neurons",
+        "weights, labels",
+        "number",
+    ),
+    MetricInfo(
+        "prunability_above_chance",
+        "Prunability above chance",
+        "fraction of the accuracy above 1 / classes that is left, mean over fractions of pruned neurons",
         "weights, labels",
         "number",
     ),

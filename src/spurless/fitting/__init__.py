@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from spurless.core.arguments import check_arguments
-from spurless.core.config import configure
 from spurless.core.errors import InputError
 from spurless.core.progress import Progress
 from spurless.core.records import Record
@@ -21,6 +20,7 @@ from spurless.fitting.protocol import Fitted, Protocol, capture_warnings, fit_wi
 from spurless.methods import Method, make_method
 from spurless.models.wrapping import wrap
 from spurless.train.config import TrainConfig
+from spurless.train.recipes import make_train_config
 from spurless.train.run import Compute, limit_threads, make_run
 
 __all__ = ["Fitted", "evaluate_given", "fit"]
@@ -33,7 +33,7 @@ def fit(  # noqa: PLR0913  # the public entry point: one parameter per documente
     *,
     seed: int = 0,
     preset: str | None = None,
-    train: TrainConfig | Mapping[str, Any] | None = None,
+    train: TrainConfig | Mapping[str, Any] | str | None = None,
     select: str = "last",
     compute: Compute | None = None,
     folder: Path | str | None = None,
@@ -50,7 +50,8 @@ def fit(  # noqa: PLR0913  # the public entry point: one parameter per documente
         data: the three splits; attributes that the method does not declare are hidden from it.
         seed: the seed of all randomness in the run.
         preset: a named configuration of the method; the first preset by default.
-        train: settings of the training loop, as a :class:`TrainConfig` or a dict of its fields.
+        train: settings of the training loop, as a :class:`TrainConfig`, a dict of its fields or the name of a recipe;
+            a dict may have the name of a recipe as ``recipe``, whose settings its other fields override.
         select: which epoch to select, such as ``"val-average"``; the record states which labels the criterion uses.
         compute: device, precision, number of devices and CPU threads.
         folder: folder for checkpoints; an interrupted run continues from there, to the same weights.
@@ -65,7 +66,7 @@ def fit(  # noqa: PLR0913  # the public entry point: one parameter per documente
     """
     check_argument_types(model=model, data=data, train=train, compute=compute)
     check_arguments(fit, locals())
-    settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
+    settings = make_train_config(train)
     path = Path(folder) if folder is not None else None
     protocol = Protocol(settings, select, compute or Compute(), path, tuple(coverages), score, progress)
     if isinstance(method, str):

@@ -37,7 +37,7 @@ def check_argument_types(**arguments: object) -> None:
 _ARGUMENT_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "model": ((nn.Module,), "a module, for example from sp.build(NAME, data)"),
     "data": ((Splits,), "three splits, for example from sp.load, sp.from_folder or sp.from_csv"),
-    "train": ((TrainConfig, Mapping, NoneType), "settings, for example {'epochs': 5, 'lr': 0.1}"),
+    "train": ((TrainConfig, Mapping, str, NoneType), "settings, for example {'epochs': 5, 'lr': 0.1}, or a recipe"),
     "compute": ((Compute, NoneType), "for example sp.Compute('cpu')"),
 }
 

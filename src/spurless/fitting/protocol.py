@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from spurless.core.cache import cached_tensors
+from spurless.core.config import key_settings
 from spurless.core.errors import DivergedError, SpurlessWarning
 from spurless.core.hashing import architecture_hash, content_hash, describe_object
 from spurless.core.progress import Progress
@@ -115,7 +116,7 @@ def hash_model_and_data(model: nn.Module, data: Splits, fingerprint: str | None 
 def key_for_content(protocol: Protocol, method: Method, content: str, seed: int) -> str:
     """Return the key of a run, given the hash of its data and model."""
     compute = protocol.compute
-    settings: list[Any] = [asdict(protocol.train), protocol.select, compute.precision]
+    settings: list[Any] = [key_settings(protocol.train), protocol.select, compute.precision]
     if compute.threads != 1:
         settings.append({"threads": compute.threads})
     if protocol.coverages:
@@ -232,7 +233,7 @@ def train_by_erm(model: Classifier, data: Splits, run: Run, content: str) -> Cla
 
     ``content`` is a hash of data, initial weights and selection.
     """
-    settings = [asdict(run.train), run.precision, run.seeds.seed, run.threads, versions()["torch"]]
+    settings = [key_settings(run.train), run.precision, run.seeds.seed, run.threads, versions()["torch"]]
     n_before = len(run.history)
 
     def train() -> dict[str, Tensor]:

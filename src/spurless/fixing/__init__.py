@@ -14,7 +14,6 @@ from spurless.auditing import AUDITS, swapped_backgrounds
 from spurless.auditing import audit as audit_model
 from spurless.auditing.transplants import flagged_properties
 from spurless.core.arguments import check_arguments
-from spurless.core.config import configure
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.findings import Audit
 from spurless.core.progress import Progress
@@ -44,6 +43,7 @@ from spurless.models.initial_weights import reset_parameters
 from spurless.models.wrapping import wrap
 from spurless.reporting import fix_html
 from spurless.train.config import TrainConfig
+from spurless.train.recipes import make_train_config
 from spurless.train.run import Compute, limit_threads, make_run
 from spurless.train.selection import get_criterion
 from spurless.train.transplant_accuracy import transplant_examples
@@ -79,7 +79,7 @@ def fix(  # noqa: PLR0913 - public API
     tolerance: float = 0.01,
     budget: float | None = None,
     audit: Audit | None = None,
-    train: TrainConfig | Mapping[str, Any] | None = None,
+    train: TrainConfig | Mapping[str, Any] | str | None = None,
     seed: int = 0,
     compute: Compute | None = None,
     folder: Path | str | None = None,
@@ -110,7 +110,8 @@ def fix(  # noqa: PLR0913 - public API
         budget: minutes after which no method that trains the whole network is started; by default 5 if neither a
             method nor tries are given, and no limit otherwise.
         audit: an audit of this model, if there is one.
-        train: settings of the loop, for methods that train the whole network; pass those of your training.
+        train: settings of the loop or the name of a recipe, as in ``fit``, for methods that train the whole network;
+            pass those of your training.
         seed: seed of all randomness.
         compute: device, precision and CPU threads.
         folder: folder for checkpoints; an interrupted repair resumes from them, to the same weights.
@@ -124,7 +125,7 @@ def fix(  # noqa: PLR0913 - public API
     _check_not_one_split(data)
     check_arguments(fix, locals())
     request = _Request(method, preset, options or {}, tries, budget)
-    settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
+    settings = make_train_config(train)
     old = _wrap_trained(model, data, tolerance)
     holdout = split_validation(data, seed)
     path = Path(folder) if folder is not None else None

@@ -204,8 +204,8 @@ def reset(model: Classifier, run: Run) -> Classifier:
 def _unknown_initial_weights() -> InputError:
     return InputError(
         "the initial weights are unknown: a trained model was passed",
-        hint="Pass an untrained model, or use reset=False. If the given weights are those from which to train, pass "
-        "wrap(model, trained=False).",
+        hint="Pass an untrained model, or use reset=False. If the given weights are those from which to train, such as "
+        "those of ImageNet in your own network, pass wrap(model, trained=False).",
     )
 
 

@@ -21,6 +21,8 @@ Deviations:
     * Both encoders start from the weights of the given model, and both heads are new: the given head reads half as many
       features. The authors initialise everything.
     * The learning rate follows the schedule of the run; the authors' decay begins with the swapping.
+    * The authors' network for Colored MNIST divides images in [0, 1] by 255 again, as LfF's; ``mlp`` does so with
+      ``divisor=255``.
     * The authors report the best accuracy on the test split; here the epoch is selected on validation, or is the last.
     * With several processes each permutes its own part of a batch.
 """
@@ -74,6 +76,8 @@ class DisEnt(ConfiguredMethod[DisEntConfig]):
         # of 100 and 300 steps on the validation split of colored-digits, five seeds.
         "digits": DisEntConfig(swap_after=100),
         "colored-mnist": DisEntConfig(),
+        # In the history of DCWP's code, for its Table 1: with pooled-cnn and the recipe colored-mnist-disent-dcwp.
+        "colored-mnist-dcwp": DisEntConfig(bias=1.0, swap_bias=1.0),
         # With 1 and 2 % conflicting examples; with 0.5 and 5 % the authors set both to 1.
         "corrupted-cifar10": DisEntConfig(bias=5.0, swap_bias=5.0),
         "bffhq": DisEntConfig(swap=0.1, bias=2.0, swap_bias=2.0),

@@ -17,8 +17,9 @@ Deviations:
     * Q contains every such pair; the authors' code uses about half of them, those in which the later example of the
       batch has the smaller attribute number. The mean is the same in expectation.
     * The authors normalise the features inside the network, so that the head reads normalised features, and their
-      network ends in a tanh. Here only the two terms normalise, and the network is unchanged; the option ``unit`` of
-      ``pooled-cnn`` normalises inside the network.
+      network ends in a tanh. Here only the two terms normalise, and the network is unchanged; ``rebias-cnn`` with
+      ``last="tanh"``, ``unit=True`` and ``centred=True`` is their network, and the recipe ``colored-mnist-end`` their
+      schedule.
     * The authors choose alpha and beta for every dataset by a search on an unbiased validation split: from 0 to 1,
       and up to 50 if one example in 1,000 conflicts. DCWP (arXiv:2210.05247, appendix E.2) has 1 and 1 throughout.
     * With several processes pairs are those of each process's part of a batch.

@@ -15,6 +15,8 @@ each divided by the largest average of its class. No attribute is used.
 Deviations:
     * Both networks start from the weights of the given model; the authors initialise them separately.
     * If every average of a class is 0, so is its weight; the authors divide by that 0, and stop.
+    * The authors' network for Colored MNIST divides images in [0, 1] by 255 again, as ``mlp`` does with
+      ``divisor=255``.
     * The authors use the accuracy on the split that they report; here the epoch is selected on validation, by the
       debiased network.
 """

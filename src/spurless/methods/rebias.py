@@ -81,7 +81,7 @@ class ReBias(ConfiguredMethod[ReBiasConfig]):
         # 1, 10 and 100 with a radius of 1 and 10, 100 and 1000 with 10; two seeds each, with channels 16
         # and 32.
         "digits": ReBiasConfig(independence=1000.0, sigma=10.0),
-        "biased-mnist": ReBiasConfig(),
+        "biased-mnist": ReBiasConfig(),  # with rebias-cnn and the recipe colored-mnist-rebias, as the authors
         "colored-mnist": ReBiasConfig(),
         "corrupted-cifar10": ReBiasConfig(),
         "bffhq": ReBiasConfig(),  # the last three as DCWP runs them (arXiv:2210.05247, appendix E.2): a radius of 1

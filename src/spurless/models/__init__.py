@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import prod
 from operator import index
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spurless.core.arguments import check_arguments
-from spurless.core.config import configure
+from spurless.core.config import configure, key_settings
 from spurless.core.errors import InputError, SpurlessError, UnknownNameError, first_line
 from spurless.core.limits import check_bytes, check_groups
 from spurless.core.modules import Input, eval_mode
@@ -26,7 +26,16 @@ from spurless.models.pruning.compact import CompactModel, compact_model
 from spurless.models.user_model import UserModelConfig, build_user_model
 from spurless.models.weights import load_weights, save_weights
 from spurless.models.wrapping import wrap
-from spurless.models.zoo.cnn import PooledCNNConfig, SmallCNNConfig, VGG11Config, pooled_cnn, small_cnn, vgg11
+from spurless.models.zoo.cnn import (
+    PooledCNNConfig,
+    ReBiasCNNConfig,
+    SmallCNNConfig,
+    VGG11Config,
+    pooled_cnn,
+    rebias_cnn,
+    small_cnn,
+    vgg11,
+)
 from spurless.models.zoo.mlp import LinearConfig, MLPConfig, linear, mlp
 from spurless.models.zoo.resnet_small import SmallResNetConfig, resnet20, resnet32
 from spurless.models.zoo.shapes import Shape
@@ -64,6 +73,9 @@ MODELS: dict[str, Architecture] = {
         Architecture("small-cnn", SmallCNNConfig, small_cnn, "four 3x3 convolutions and a hidden layer (MaskTune)"),
         Architecture(
             "pooled-cnn", PooledCNNConfig, pooled_cnn, "three strided convolutions and global average pooling (DCWP)"
+        ),
+        Architecture(
+            "rebias-cnn", ReBiasCNNConfig, rebias_cnn, "four 7x7 convolutions at full resolution (ReBias, EnD)"
         ),
         Architecture("vgg11-small", VGG11Config, vgg11, "VGG11 with one linear layer, no biases, no batch norm"),
         Architecture("resnet20", SmallResNetConfig, resnet20, "ResNet-20 for 32x32 images (He et al. 2016)"),
@@ -138,8 +150,10 @@ def build(
             else "Most torchvision and timm models expect 3x224x224: resize the images, or use small-cnn or resnet20.",
         ) from error
     model.name = row.name
-    known = model.options if row.runs_user_code else {}
-    model.options = {"input_shape": shape, "n_classes": classes, **asdict(config), **known}
+    # what a builder has found out itself, such as the strides that a file of weights needs
+    names = {item.name for item in fields(config)}
+    known = {key: value for key, value in model.options.items() if row.runs_user_code or key in names}
+    model.options = {"input_shape": shape, "n_classes": classes, **key_settings(config), **known}
     model.verify(example)
     return model
 

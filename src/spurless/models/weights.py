@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
-from spurless.core.files import replace_file
+from spurless.core.files import data_folder, replace_file
 from spurless.models.classifier import Classifier, find_head_slots
 from spurless.models.pruning.masks import is_pruned, make_permanent, remove_parametrization
 from spurless.models.wrapping import check_has_weights, wrap
@@ -163,6 +163,52 @@ def read_weights_info(path: Path | str) -> dict[str, Any]:
 
 def _is_list_of_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def find_pretrained(variant: str, weights: str | None, pretrained: bool) -> Path | None:
+    """Return the file of pretrained weights of another library: the given one, or one in the data folder.
+
+    With ``pretrained``, that is ``weights/VARIANT*.safetensors`` in the data folder; None if it does not exist.
+
+    Raises:
+        InputError: the given file does not exist, or is not a safetensors file.
+    """
+    if weights is not None:
+        path = Path(weights).expanduser()
+        if path.suffix != ".safetensors":
+            raise InputError("weights must be a safetensors file", where=path, hint="Convert them first.")
+        if not path.is_file():
+            raise InputError("no such file", where=path)
+        return path
+    if not pretrained:
+        return None
+    paths = sorted((data_folder() / "weights").glob(f"{variant}*.safetensors"))
+    # a longer name may be another model: resnet18d is not resnet18
+    return next((path for path in paths if not path.stem.removeprefix(variant)[:1].isalnum()), None)
+
+
+def check_pretrained(file: Path, names: Iterable[str], state: Iterable[str], head: str, owner: str) -> None:
+    """Raise if a file does not have the tensors of a model, apart from those of its head, which may be missing."""
+    given, expected = ({name for name in part if not name.startswith(f"{head}.")} for part in (names, state))
+    if given != expected:
+        name = min(given ^ expected)
+        problem = "missing" if name in expected else "not part of the model"
+        raise InputError(f"the file does not have the weights of {owner}: {name} is {problem}", where=file)
+
+
+def has_v1_strides(file: Path, variant: str) -> bool:
+    """Return whether a file has weights of a ResNet for strides of version 1, by its name or its metadata.
+
+    The name contains ``_v1`` after that of the model, or the value of the key ``stride`` in the metadata begins with
+    ``v1``. ``v1.5`` are the strides of torchvision and timm.
+    """
+    try:
+        with safe_open(file, framework="pt") as archive:
+            metadata = archive.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise _unreadable_error(file, error) from None
+    words = [*file.stem.removeprefix(variant).lower().split("_"), *metadata.get("stride", "").lower().split()[:1]]
+    return any(word.rstrip(":,;.") == "v1" for word in words)
 
 
 def _remove_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -29,7 +29,11 @@ PANELS: dict[str, dict[str, str]] = {
         "worst_group": "worst group",
         "pruned_accuracy": "under pruning, mean over fractions",
     },
-    "Prunability": {"prunability": "nodes and kernels", "magnitude_prunability": "single weights"},
+    "Prunability": {
+        "prunability": "nodes and kernels",
+        "prunability_above_chance": "nodes and kernels, above chance",
+        "magnitude_prunability": "single weights",
+    },
     "Compressibility of representations": {
         "activation_compressibility": "with the largest tenth",
         "activation_sparsity": "fraction of zeros",

@@ -10,6 +10,10 @@ elementwise. The perturbation of a weight is proportional to its size, so that s
 scaled up and the next one down. As in the authors' code, :math:`T_w` is 1 for parameters without "weight" in their
 name, such as biases, and :math:`\eta` is 0.01. The norm is over all parameters that a stage trains.
 
+With ``asam_scale="all"``, :math:`T_w = |w|` for every parameter and :math:`\eta` is 0. That is the widespread class
+``SAM(parameters, adaptive=True)``, which the code of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748)
+calls. With Kwon et al.'s :math:`T_w`, a large :math:`\rho` mostly moves biases and the shifts of batch norms.
+
 Deviations:
     * Only the gradient of the second pass is used. Running statistics of batch normalisation and the memory of an
       objective, such as the weights of Group DRO, are those of the first pass, and both passes start from the same
@@ -26,11 +30,17 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from spurless.train.config import AsamScale
+
 ETA = 0.01  # perturbs weights near 0 too; eta
 
 
 def asam_gradient(
-    compute_gradient: Callable[[], Tensor], model: nn.Module, rho: float, memory: Iterable[Tensor] = ()
+    compute_gradient: Callable[[], Tensor],
+    model: nn.Module,
+    rho: float,
+    memory: Iterable[Tensor] = (),
+    scale: AsamScale = "kwon",
 ) -> Tensor:
     """Compute the gradient of ASAM in the parameters, and return the loss at the original weights.
 
@@ -43,7 +53,9 @@ def asam_gradient(
     named = [(name, weight) for name, weight in model.named_parameters() if weight.grad is not None]
     weights = [weight.detach() for _, weight in named]
     original = _copy(weights)
-    torch._foreach_add_(weights, asam_perturbation(weights, *_gradients(named), rho))
+    adaptive = [scale == "all" or "weight" in name for name, _ in named]
+    eta = 0.0 if scale == "all" else ETA
+    torch._foreach_add_(weights, asam_perturbation(weights, _gradients(named), adaptive, rho, eta))
     _restore(state, before)
     compute_gradient()
     _restore(weights, original)
@@ -51,7 +63,9 @@ def asam_gradient(
     return loss
 
 
-def asam_perturbation(weights: list[Tensor], gradients: list[Tensor], adaptive: list[bool], rho: float) -> list[Tensor]:
+def asam_perturbation(
+    weights: list[Tensor], gradients: list[Tensor], adaptive: list[bool], rho: float, eta: float = ETA
+) -> list[Tensor]:
     """Return the perturbation of each weight; ``adaptive`` states for which tensors it is proportional to their size.
 
     Example:
@@ -60,7 +74,7 @@ def asam_perturbation(weights: list[Tensor], gradients: list[Tensor], adaptive: 
         [tensor([1.6000]), tensor([0.3000])]
     """
     sizes = list(torch._foreach_abs(weights))
-    torch._foreach_add_(sizes, ETA)
+    torch._foreach_add_(sizes, eta)
     for size, is_adaptive in zip(sizes, adaptive, strict=True):
         if not is_adaptive:
             size.fill_(1.0)
@@ -71,8 +85,8 @@ def asam_perturbation(weights: list[Tensor], gradients: list[Tensor], adaptive: 
     return moves
 
 
-def _gradients(named: list[tuple[str, nn.Parameter]]) -> tuple[list[Tensor], list[bool]]:
-    return [weight.grad for _, weight in named if weight.grad is not None], ["weight" in name for name, _ in named]
+def _gradients(named: list[tuple[str, nn.Parameter]]) -> list[Tensor]:
+    return [weight.grad for _, weight in named if weight.grad is not None]
 
 
 def _copy(tensors: list[Tensor]) -> list[Tensor]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from spurless.core.config import (
+    ADDED_LATER,
     CheckedConfig,
     Count,
     CountOrZero,
@@ -17,10 +18,11 @@ from spurless.core.config import (
     PositiveFraction,
 )
 
-LARGEST = 3.4e38  # weights are float32
-
 Optimiser = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "step", "cosine", "linear", "one-cycle", "warmup-stable-decay"]
+
+
+AsamScale = Literal["kwon", "all"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class TrainConfig(CheckedConfig):
     that is reported and compared with ``stop_loss``."""
     asam: NotNegative = 0.0
     """Size of the perturbation of ASAM (rho, see ``train.asam``); 0 is off. A step with ASAM takes twice as long."""
+    asam_scale: AsamScale = field(default="kwon", metadata=ADDED_LATER)
+    """Which parameters ASAM perturbs in proportion to their size: weights (``kwon``, as its authors) or ``all``, as the
+    code of "Large Learning Rates" does."""
     schedule: Schedule = "constant"
     """Schedule of the learning rate. Those of "Large Learning Rates" (Barsbey et al. 2025, arXiv:2507.17748) are
     ``constant`` (its default), ``step`` with ``decay_at=(1000,)`` (its annealing: a tenth of the rate after iteration

@@ -86,7 +86,10 @@ class Steps:
         """Run one step."""
         if self.config.asam > 0:
             memory = self.stage.memory.values()
-            loss = asam_gradient(lambda: self._gradient(batch), self.model, self.config.asam, memory)
+            config = self.config
+            loss = asam_gradient(
+                lambda: self._gradient(batch), self.model, config.asam, memory, scale=config.asam_scale
+            )
         else:
             loss = self._gradient(batch)
         self.update()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spurless.core.errors import UnknownNameError
-from spurless.data.corruptions import CORRUPTIONS, DCWP_TEN, get_corruption
+from spurless.data.corruptions import CORRUPTIONS, ORIGINAL, PAIRED_TEN, get_corruption
 
 FAMILIES = {
     "noise": ["gaussian-noise", "shot-noise", "impulse-noise", "speckle-noise"],
@@ -49,12 +49,23 @@ def test_zoom_counts_the_published_ranges_out() -> None:
 
 
 def test_the_ten_of_dcwp_in_the_order_of_cifars_classes() -> None:
-    assert len(set(DCWP_TEN)) == 10
-    assert set(DCWP_TEN) <= set(CORRUPTIONS)
+    ten = PAIRED_TEN["dcwp-text"]
+    assert len(set(ten)) == 10
+    assert set(ten) <= set(CORRUPTIONS)
     classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-    paired = dict(zip(classes, DCWP_TEN, strict=True))
+    paired = dict(zip(classes, ten, strict=True))
     assert (paired["airplane"], paired["cat"], paired["horse"]) == ("brightness", "frost", "impulse-noise")
     assert paired["truck"] == "pixelate"
+
+
+def test_the_two_lists_of_lff() -> None:
+    # in the order of the types 0 and 1 of the authors' code
+    words = ["snow", "frost", "fog", "brightness", "contrast", "spatter", "elastic", "jpeg", "pixelate", "saturate"]
+    assert all(name.startswith(word) for name, word in zip(PAIRED_TEN["lff-0"], words, strict=True))
+    families = [CORRUPTIONS[name].family for name in PAIRED_TEN["lff-1"] if name != ORIGINAL]
+    assert families == ["noise"] * 4 + ["blur"] * 5
+    assert PAIRED_TEN["lff-1"][::3] == ("gaussian-noise", "speckle-noise", "glass-blur", ORIGINAL)
+    assert set(PAIRED_TEN["lff-0"]) <= set(CORRUPTIONS)
 
 
 def test_an_unknown_name_is_refused_with_a_suggestion() -> None:

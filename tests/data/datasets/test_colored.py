@@ -149,6 +149,35 @@ def test_severity_narrows_the_colours() -> None:
     assert spread[1] < 0.01
 
 
+def test_the_palette_of_disent_by_hand() -> None:
+    hues = [(255, 0, 0), (255, 128, 0), (255, 255, 0), (128, 255, 0), (0, 255, 0)]
+    hues += [(0, 255, 255), (0, 0, 255), (128, 0, 255), (255, 0, 128), (255, 0, 255)]
+    data, (images, _) = colored_digits(ColoredDigitsConfig(palette="disent", conflicting=0.5)), load_digit_images()
+    grey = images[split_digits(load_digit_images()[1], Seeds(0))[0]]
+    x, a = inputs(data.train), data.train.a
+    for label, hue in enumerate(hues):
+        coloured = x[a == label].permute(0, 2, 3, 1)
+        ink = grey[a == label] >= 128
+        assert (coloured[ink] == torch.tensor(hue, dtype=torch.uint8)).all()
+        assert torch.equal(coloured[~ink], grey[a == label][~ink][:, None].expand(-1, 3))
+    assert int(((grey > 0) & (grey < 128)).sum()) > 0  # pixels that stay grey exist
+    assert data.groups.attributes[5] == "cyan"
+    assert torch.equal(a, colored_digits(ColoredDigitsConfig(conflicting=0.5)).train.a)  # the same examples conflict
+
+
+def test_the_default_palette_is_that_of_lff(small_mnist: str) -> None:
+    with pytest.warns(IncompleteDataWarning):
+        default, lff, disent = (
+            colored_mnist(config).train
+            for config in (
+                ColoredMnistConfig(root=small_mnist),
+                ColoredMnistConfig(root=small_mnist, palette="lff"),
+                ColoredMnistConfig(root=small_mnist, palette="disent"),
+            )
+        )
+    assert default.fingerprint() == lff.fingerprint() != disent.fingerprint()
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -157,8 +186,14 @@ def test_severity_narrows_the_colours() -> None:
         ("severity", 0),
         ("severity", 6),
         ("size", 4),
+        ("palette", "hsv"),
     ],
 )
 def test_bad_options_are_refused(option: str, value: object) -> None:
     with pytest.raises(InputError, match=rf"option '{option}'.*got '?{value}"):
         load("colored-digits", **{option: value})
+
+
+def test_a_constant_palette_has_no_severity() -> None:
+    with pytest.raises(InputError, match="option 'severity' does not apply to the palette disent"):
+        load("colored-digits", palette="disent", severity=2)

@@ -9,15 +9,13 @@ from torch import Tensor
 
 from spurless.core.errors import IncompleteDataWarning, InputError
 from spurless.core.seeds import Seeds
-from spurless.data.corruptions import corrupt
+from spurless.data.corruptions import ORIGINAL, PAIRED_TEN, corrupt
 from spurless.data.datasets import corrupted as module
 from spurless.data.datasets._base_images import hold_out_val
 from spurless.data.datasets._digits import assign_by_split, load_base_digits
-from spurless.data.datasets.cifar import read_cifar10
+from spurless.data.datasets.cifar import CIFAR10_CLASSES, read_cifar10
 from spurless.data.datasets.corrupted import (
-    CIFAR10_GROUPS,
     CORRUPTED_CIFAR10_CARD,
-    DIGITS_GROUPS,
     CorruptedCifar10Config,
     CorruptedDigitsConfig,
     corrupted_cifar10,
@@ -50,7 +48,7 @@ def test_at_another_share_or_of_a_part_the_counts_are_rounded() -> None:
 
 
 def test_the_corruptions_go_with_the_classes_in_the_order_of_the_paper() -> None:
-    pairs = dict(zip(CIFAR10_GROUPS.labels, CIFAR10_GROUPS.attributes, strict=True))
+    pairs = dict(zip(CIFAR10_CLASSES, PAIRED_TEN[CorruptedCifar10Config().corruptions], strict=True))
     words = (
         "brightness contrast gaussian-noise frost elastic gaussian-blur defocus-blur impulse-noise saturate pixelate"
     )
@@ -72,7 +70,7 @@ def test_every_image_has_the_corruption_of_its_attribute(small_cifar: str) -> No
     for split, index in zip((data.train, data.val, data.test), raw.indices.values(), strict=True):
         assert isinstance(split.x, Tensor)
         assert torch.equal(split.y, raw.y[index])
-        for a, name in enumerate(CIFAR10_GROUPS.attributes):
+        for a, name in enumerate(data.groups.attributes):
             own = index[split.a == a]
             assert torch.equal(split.x[split.a == a], corrupt(raw.x[own], name, 3, seed=4, index=own))
 
@@ -91,7 +89,7 @@ def test_other_options_and_other_images_are_made_on_their_own(small_cifar: str) 
     with pytest.warns(IncompleteDataWarning):
         prints = {
             corrupted_cifar10(CorruptedCifar10Config(**{**base, **change})).test.fingerprint()  # type: ignore[arg-type]
-            for change in ({}, {"severity": 2}, {"seed": 1})
+            for change in ({}, {"severity": 2}, {"seed": 1}, {"corruptions": "lff-0"})
         }
     path = Path(small_cifar) / "cifar-10-batches-bin" / "test_batch.bin"
     content = bytearray(path.read_bytes())
@@ -99,12 +97,37 @@ def test_other_options_and_other_images_are_made_on_their_own(small_cifar: str) 
     path.write_bytes(content)
     with pytest.warns(IncompleteDataWarning):
         prints.add(corrupted_cifar10(CorruptedCifar10Config(root=small_cifar, conflicting=0.1)).test.fingerprint())
-    assert len(prints) == 4
+    assert len(prints) == 5
+
+
+def test_the_last_of_lffs_second_list_is_the_image_itself() -> None:
+    data = corrupted_digits(CorruptedDigitsConfig(seed=2, conflicting=0.5, corruptions="lff-1"))
+    raw = load_base_digits(32, Seeds(2))
+    assert data.groups.attributes == PAIRED_TEN["lff-1"]
+    assert isinstance(data.train.x, Tensor)
+    changed = (data.train.x != raw.x[raw.train][:, None]).flatten(1).any(dim=1)
+    original = data.train.a == data.groups.attributes.index(ORIGINAL)
+    assert not changed[original].any()
+    assert changed[~original].all()
+
+
+def test_a_list_of_corruptions_gives_its_own_pixels() -> None:
+    data, raw = corrupted_digits(CorruptedDigitsConfig(corruptions="lff-0")), load_base_digits(32, Seeds(0))
+    assert isinstance(data.val.x, Tensor)
+    for a, name in ((3, "brightness"), (7, "jpeg-compression")):
+        own = raw.val[data.val.a == a]
+        assert torch.equal(
+            data.val.x[data.val.a == a], corrupt(raw.x[own][:, None].repeat(1, 3, 1, 1), name, 5, index=own)
+        )
 
 
 def test_bad_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"severity must be .*got 0"):
         corrupted_cifar10(CorruptedCifar10Config(severity=0))
+    with pytest.raises(
+        InputError, match=r"option 'corruptions' is unknown \(expected dcwp-text, lff-0, lff-1, got lff"
+    ):
+        corrupted_cifar10(CorruptedCifar10Config(corruptions="lff"))
     with pytest.raises(InputError, match=r"option 'device' is unknown \(expected auto, cpu, cuda, got tpu\)"):
         corrupted_cifar10(CorruptedCifar10Config(device="tpu"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -144,7 +167,7 @@ def test_every_digit_has_the_corruption_of_its_attribute() -> None:
     for split, index in zip((data.train, data.val, data.test), raw.indices.values(), strict=True):
         assert isinstance(split.x, Tensor)
         assert torch.equal(split.y, raw.y[index])
-        for a, name in enumerate(DIGITS_GROUPS.attributes):
+        for a, name in enumerate(data.groups.attributes):
             own = index[split.a == a]
             assert torch.equal(split.x[split.a == a], corrupt(rgb[own], name, 5, seed=2, index=own))
 

@@ -183,6 +183,14 @@ def test_a_model_that_was_never_right_has_nothing_to_keep() -> None:
     assert math.isnan(Prunability((0.0, 0.5), (0.0, 0.0), 0.0).mean)
 
 
+def test_above_chance_a_model_that_guesses_keeps_nothing() -> None:
+    found = Prunability((0.0, 0.3, 0.6, 0.9), (0.9, 0.5, 0.3, 0.1), 0.9)
+    assert found.mean_accuracy == pytest.approx(0.45)
+    assert found.above_chance(10) == pytest.approx((1 + 0.5 + 0.25 + 0) / 4)
+    assert found.mean == pytest.approx((1 + 5 / 9 + 3 / 9 + 1 / 9) / 4)
+    assert math.isnan(Prunability((0.0, 0.5), (0.5, 0.5), 0.5).above_chance(2))
+
+
 def test_the_papers_floor_of_ten_classes() -> None:
     # accuracy 96 % at kappa 0 and guessing from there on: the least that a mean can be, and near the least printed
     found = Prunability(KAPPAS, (0.96, *[0.1] * 9), 0.96)

@@ -31,6 +31,17 @@ def test_activation_by_hand() -> None:
         torch.testing.assert_close(model.features(torch.ones(1, 1)), torch.full((1, 3), value))
 
 
+def test_inputs_are_divided_by_the_divisor() -> None:
+    plain, divided = (mlp((1, 2, 2), 2, MLPConfig(width=5, divisor=divisor)) for divisor in (1.0, 255.0))
+    for ours, theirs in zip(divided.parameters(), plain.parameters(), strict=True):
+        ours.data.copy_(theirs)
+    x = torch.rand(3, 1, 2, 2)
+    torch.testing.assert_close(divided(x), plain(x / 255))
+    assert "backbone.1.weight" in plain.state_dict()  # as in files of weights from before the option
+    with pytest.raises(InputError, match=r"option 'divisor' of mlp must be a positive number .got 0"):
+        MLPConfig(divisor=0)
+
+
 def test_linear_is_one_layer_on_the_raw_input() -> None:
     model, x = linear((1, 2, 2), 3, LinearConfig()), torch.randn(2, 1, 2, 2)
     assert torch.equal(model.features(x), x.flatten(1))

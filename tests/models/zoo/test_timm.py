@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from spurless.core.errors import InputError, MissingExtraError, UnknownNameError
 from spurless.models import build
-from spurless.models.zoo.timm import TimmConfig, _local_weights
+from spurless.models.weights import find_pretrained
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_convnext", "test_efficientnet"])
@@ -75,8 +75,8 @@ def test_pretrained_looks_into_the_data_folder_first(weights: Path, monkeypatch:
 def test_the_weights_of_a_longer_name_are_another_models(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights.rename(weights.with_name("test_resnet2.safetensors"))
     monkeypatch.setenv("SPURLESS_DATA", str(weights.parents[1]))
-    assert _local_weights("test_resnet", TimmConfig(pretrained=True)) is None
-    assert _local_weights("test_resnet2", TimmConfig(pretrained=True)) is not None
+    assert find_pretrained("test_resnet", None, pretrained=True) is None
+    assert find_pretrained("test_resnet2", None, pretrained=True) is not None
 
 
 def test_pretrained_weights_are_given_what_they_were_trained_on(weights: Path) -> None:

@@ -1,5 +1,6 @@
 """The torchvision zoo: every name builds, the head fits, and nothing is downloaded unasked."""
 
+import os
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -7,10 +8,13 @@ from urllib.error import URLError
 import pytest
 import torch
 import torchvision.models as tv
+from safetensors.torch import load_file, save_file
 from torch import nn
+from torchvision.models.resnet import Bottleneck
 
 from spurless.core.errors import InputError, UnknownNameError
-from spurless.models import build
+from spurless.models import build, load_weights, save_weights
+from spurless.models.weights import read_weights_info
 from spurless.models.zoo.torchvision import TorchvisionConfig, list_torchvision_models, torchvision_model
 
 FRESH = TorchvisionConfig()
@@ -91,7 +95,9 @@ def test_pretrained_weights_come_from_the_cache_with_a_fresh_head(
         build("torchvision:shufflenet_v2_x0_5", input_shape=(3, 32, 32), n_classes=3, pretrained=True)
 
 
-def test_without_a_network_pretrained_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_pretrained_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPURLESS_DATA", str(tmp_path))
+
     def offline(*_: object, **__: object) -> None:
         raise URLError("no network")
 
@@ -120,3 +126,137 @@ def test_a_typo_is_answered_with_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match=r"No torchvision model is called 'resnet19'. Did you mean 'resnet18'"):
         build("torchvision:resnet19", input_shape=(3, 32, 32), n_classes=3)
     assert "resnet18" in list_torchvision_models()
+
+
+def resnet50_with_v1_strides() -> tv.ResNet:
+    """torchvision's ResNet-50 with the strides of version 1, set by hand."""
+    net = tv.resnet50()
+    for layer in (net.layer2, net.layer3, net.layer4):
+        block = layer[0]
+        assert isinstance(block, Bottleneck)
+        assert (block.conv1.stride, block.conv2.stride) == ((1, 1), (2, 2))
+        block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)
+    return net
+
+
+def publish(net: nn.Module, path: Path, metadata: dict[str, str] | None = None, without: str = "none") -> Path:
+    """Write weights in half precision, as they are published."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {name: value for name, value in net.state_dict().items() if not name.startswith(f"{without}.")}
+    half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
+    save_file(half, path, metadata)
+    return path
+
+
+def normalised(x: torch.Tensor) -> torch.Tensor:
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])  # ImageNet's
+    return (x - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
+
+
+def reference_features(net: tv.ResNet, file: Path, x: torch.Tensor) -> torch.Tensor:
+    """The features of a plain torchvision network with the weights of a file."""
+    net.load_state_dict(load_file(file), strict=False)
+    net.fc = nn.Identity()
+    with torch.no_grad():
+        features: torch.Tensor = net.eval()(normalised(x))
+    return features
+
+
+def test_a_trunk_in_the_data_folder_gets_a_new_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = publish(tv.resnet18(), tmp_path / "weights" / "resnet18_imagenet_fp16.safetensors", without="fc")
+    monkeypatch.setenv("SPURLESS_DATA", str(tmp_path))
+    x = torch.rand(2, 3, 40, 40)
+    model = build("torchvision:resnet18", input_shape=(3, 40, 40), n_classes=3, pretrained=True).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model.features(x), reference_features(tv.resnet18(), file, x))
+    assert (model.n_classes, model.trained, "strides" in model.options) == (3, False, False)
+    other = build("torchvision:resnet18", input_shape=(3, 40, 40), n_classes=3, seed=1, pretrained=True)
+    assert not torch.equal(model.head.get_parameter("weight"), other.head.get_parameter("weight"))
+    assert next(model.parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "strides"),
+    [
+        ("resnet50_imagenet.safetensors", {"stride": "v1: on conv1"}, "v1"),
+        ("resnet50_v1_imagenet.safetensors", None, "v1"),
+        ("resnet50_imagenet_v1.5.safetensors", {"stride": "v1.5"}, "v1.5"),
+    ],
+)
+def test_a_file_sets_the_strides_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, metadata: dict[str, str] | None, strides: str
+) -> None:
+    file = publish(tv.resnet50(), tmp_path / "weights" / name, metadata)
+    monkeypatch.setenv("SPURLESS_DATA", str(tmp_path))
+    x = torch.rand(2, 3, 48, 40)
+    model = build("torchvision:resnet50", input_shape=(3, 48, 40), n_classes=3, pretrained=True).eval()
+    reference = resnet50_with_v1_strides() if strides == "v1" else tv.resnet50()
+    with torch.no_grad():
+        torch.testing.assert_close(model.features(x), reference_features(reference, file, x))
+    assert model.options["strides"] == strides
+
+
+def test_the_strides_are_stored_with_saved_weights(tmp_path: Path) -> None:
+    file = publish(tv.resnet50(), tmp_path / "resnet50.safetensors", {"stride": "v1"})
+    given: dict[str, Any] = {"input_shape": (3, 32, 32), "n_classes": 3}
+    model = build("torchvision:resnet50", **given, weights=str(file)).eval()
+    save_weights(tmp_path / "saved.safetensors", model)
+    stored = read_weights_info(tmp_path / "saved.safetensors")["options"]
+    assert stored["strides"] == "v1"
+    publish(tv.resnet50(), file)  # a file that says nothing does not change what was saved
+    again = build("torchvision:resnet50", **{**stored, "input_shape": (3, 32, 32)}).eval()
+    load_weights(tmp_path / "saved.safetensors", again)
+    x = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(model(x), again(x))
+
+
+def test_strides_can_be_chosen_and_are_refused_without_bottlenecks() -> None:
+    with torch.device("meta"):
+        model = torchvision_model("resnext50_32x4d", (3, 32, 32), 3, TorchvisionConfig(strides="v1"))
+        assert model.get_submodule("backbone.layer2.0.conv1").stride == (2, 2)
+        assert model.get_submodule("backbone.layer2.0.conv2").stride == (1, 1)
+        assert model.get_submodule("backbone.layer1.0.conv1").stride == (1, 1)
+        with pytest.raises(InputError, match="has no bottlenecks") as caught:
+            torchvision_model("resnet18", (3, 32, 32), 3, TorchvisionConfig(strides="v1"))
+    assert caught.value.got == "v1"
+
+
+def test_the_weights_of_another_torchvision_model_are_refused(tmp_path: Path) -> None:
+    file = publish(tv.resnet18(), tmp_path / "some.safetensors")
+    given: dict[str, Any] = {"input_shape": (3, 32, 32), "n_classes": 3, "weights": str(file)}
+    for name in ("resnet34", "squeezenet1_1"):
+        with pytest.raises(InputError, match=f"does not have the weights of torchvision:{name}") as caught:
+            build(f"torchvision:{name}", **given)
+        assert caught.value.where == file
+    wide = tv.resnet18()
+    wide.conv1 = nn.Conv2d(4, 64, 7, 2, 3, bias=False)
+    publish(wide, file)
+    with pytest.raises(InputError, match=r"conv1.weight has another shape .*\(64, 3, 7, 7\), got \(64, 4, 7, 7\)"):
+        build("torchvision:resnet18", **given)
+    file.write_bytes(b"not one")
+    with pytest.raises(InputError, match="not a complete safetensors file"):
+        build("torchvision:resnet18", **given)
+
+
+def test_timm_refuses_weights_for_other_strides(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    file = publish(tv.resnet50(), tmp_path / "resnet50.safetensors", {"stride": "v1"})
+    with pytest.raises(InputError, match="strides of version 1") as caught:
+        build("timm:resnet50", input_shape=(3, 32, 32), n_classes=3, weights=str(file))
+    assert caught.value.hint == "Use torchvision:resnet50."
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "strides"), [("resnet18", None), ("resnet50", "v1")])
+@pytest.mark.parametrize("side", [32, 160])
+def test_the_real_weights_give_the_outputs_of_torchvision(name: str, strides: str | None, side: int) -> None:
+    file = Path(os.environ.get("SPURLESS_DATA", "nowhere")) / "weights" / f"{name}_imagenet_fp16.safetensors"
+    if not file.is_file():
+        pytest.skip(f"{file} does not exist")
+    x = torch.rand(2, 3, side, side)
+    model = build(f"torchvision:{name}", input_shape=(3, side, side), n_classes=5, pretrained=True).eval()
+    reference = resnet50_with_v1_strides() if name == "resnet50" else tv.resnet18()
+    with torch.no_grad():
+        torch.testing.assert_close(model.features(x), reference_features(reference, file, x))
+    assert model.options.get("strides") == strides

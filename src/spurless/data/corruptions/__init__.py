@@ -107,7 +107,7 @@ def _check_index(index: Tensor, n: int) -> None:
         raise InputError("index must be integers", got=index.dtype)
 
 
-__all__ = ["CORRUPTIONS", "DCWP_TEN", "Corruption", "Scale", "corrupt", "get_corruption"]
+__all__ = ["CORRUPTIONS", "PAIRED_TEN", "Corruption", "Scale", "corrupt", "get_corruption"]
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,24 @@ CORRUPTIONS: dict[str, Corruption] = {
     )
 }  # fmt: skip
 
-DCWP_TEN = (
-    "brightness", "contrast", "gaussian-noise", "frost", "elastic-transform",
-    "gaussian-blur", "defocus-blur", "impulse-noise", "saturate", "pixelate",
-)  # fmt: skip
-"""The corruptions that DCWP (Park et al., 2023) pairs with the classes 0 to 9 of CIFAR-10, in that order."""
+ORIGINAL = "original"  # the image as it is: the tenth entry of LfF's second list
+
+PAIRED_TEN: dict[str, tuple[str, ...]] = {
+    "dcwp-text": (
+        "brightness", "contrast", "gaussian-noise", "frost", "elastic-transform",
+        "gaussian-blur", "defocus-blur", "impulse-noise", "saturate", "pixelate",
+    ),
+    "lff-0": (
+        "snow", "frost", "fog", "brightness", "contrast",
+        "spatter", "elastic-transform", "jpeg-compression", "pixelate", "saturate",
+    ),
+    "lff-1": (
+        "gaussian-noise", "shot-noise", "impulse-noise", "speckle-noise", "gaussian-blur",
+        "defocus-blur", "glass-blur", "motion-blur", "zoom-blur", ORIGINAL,
+    ),
+}  # fmt: skip
+"""Lists of corruptions that go with the classes 0 to 9 of CIFAR-10, in that order.
+
+``dcwp-text`` is in appendix E.1 of DCWP (Park et al., 2023). ``lff-0`` and ``lff-1`` are types 0 and 1 in the code of
+LfF (Nam et al., 2020); the pictures in the repositories of DisEnt and DCWP show the ten of ``lff-0``.
+"""

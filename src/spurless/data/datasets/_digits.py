@@ -37,6 +37,24 @@ PALETTE = torch.tensor(
 )
 """Mean colour of each attribute (LfF, authors' code)."""
 
+PURE_COLOURS = {
+    "red": (255, 0, 0),
+    "orange": (255, 128, 0),
+    "yellow": (255, 255, 0),
+    "lime": (128, 255, 0),
+    "green": (0, 255, 0),
+    "cyan": (0, 255, 255),
+    "blue": (0, 0, 255),
+    "violet": (128, 0, 255),
+    "rose": (255, 0, 128),
+    "magenta": (255, 0, 255),
+}
+"""Colour of each attribute in the images of DisEnt, which DCWP uses (the sample images in both repositories)."""
+
+INK = 128
+"""Grey level from which a pixel has the pure colour. In a sample image of DCWP's repository 128, 191 and 255 have it,
+0 and 64 are grey."""
+
 SEVERITY_STD = (0.05, 0.02, 0.01, 0.005, 0.002)
 """Standard deviation of a colour around its mean at severities 1 to 5 (LfF, authors' code): 5 is the easiest cue."""
 
@@ -166,6 +184,22 @@ def colourize(images: Tensor, a: Tensor, palette: Tensor, std: float, generator:
     shade = (palette[a] + std * torch.randn(len(a), 3, generator=generator)).clamp(0, 1)
     batches = zip(torch.split(images, COLOUR_BATCH), torch.split(shade[:, :, None, None], COLOUR_BATCH), strict=True)
     return torch.cat([(grey[:, None] * tint).round().to(torch.uint8) for grey, tint in batches])
+
+
+def paint(images: Tensor, a: Tensor, colours: Tensor, threshold: int) -> Tensor:
+    """Return the digits ``(N, 3, H, W)`` with one constant colour where the ink is at least ``threshold``, else grey.
+
+    Example:
+        >>> grey, colours = torch.tensor([[[0, 64, 128, 255]]], dtype=torch.uint8), torch.tensor([[9, 0, 5]])
+        >>> paint(grey, torch.tensor([0]), colours, 128)
+        tensor([[[[ 0, 64,  9,  9]],
+        <BLANKLINE>
+                 [[ 0, 64,  0,  0]],
+        <BLANKLINE>
+                 [[ 0, 64,  5,  5]]]], dtype=torch.uint8)
+    """
+    colour = colours[a].to(torch.uint8)[:, :, None, None]
+    return torch.where(images[:, None] >= threshold, colour, images[:, None])
 
 
 def add_square(images: Tensor, has_square: Tensor, size: int, corner: Corner, colour: tuple[int, int, int]) -> Tensor:

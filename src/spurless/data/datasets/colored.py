@@ -1,14 +1,21 @@
 """Colored MNIST and its offline version "colored-digits": the colour of a digit predicts its label in training.
 
 Digit ``y`` has colour ``y`` in train, except for the conflicting images, which have one of the nine others; val and
-test are unbiased. Colours, severities and the way of colouring are those of LfF. At the four fractions for which DisEnt
+test are unbiased. There are two palettes, with the way of colouring that belongs to them:
+
+* ``lff``, the default: the colours of LfF, which vary by severity, multiplied by the grey digit;
+* ``disent``: the images of DisEnt, which DCWP uses too. Pixels of at least half the full ink have one pure, constant
+  colour; the others stay grey.
+
+At the four fractions for which DisEnt
 published its dataset, the number of conflicting images of ``colored-mnist`` is theirs, else
 ``round(conflicting * 55,000)``; in ``colored-digits`` it is exactly ``round(conflicting * n)`` of every class.
 
 Deviations:
     * The sample is ours: DisEnt's published images are another one, with the same counts. LfF takes the conflicting
       images in file order.
-    * DisEnt does not state its severity; the default of ``colored-mnist`` is that of LfF's runs.
+    * The palette ``disent`` is read from the sample images in the repositories of DisEnt and DCWP; the code that drew
+      them is not public. The threshold is at least 65 and at most 128.
     * LfF truncates grey levels to integers; here they are rounded.
 """
 
@@ -17,9 +24,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
+
 from spurless.core.config import CheckedConfig, Fraction, Range, SeedNumber
+from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
+from spurless.data.checks import check_choice
 from spurless.data.dataset import Card, Dataset, check_published_counts
 from spurless.data.datasets import _digits as digits
 from spurless.data.datasets import _mnist as mnist
@@ -30,7 +41,11 @@ from spurless.data.split import Split, Splits
 PUBLISHED_CONFLICTING = {0.005: 249, 0.01: 491, 0.02: 986, 0.05: 2449}
 """Number of conflicting images among 55,000 by nominal fraction (DCWP, appendix E.1)."""
 N_TRAIN, N_VAL = 55_000, 5_000
-GROUPS = Groups(labels=digits.DIGITS, attributes=digits.COLOURS)
+GROUPS = {
+    "lff": Groups(labels=digits.DIGITS, attributes=digits.COLOURS),
+    "disent": Groups(labels=digits.DIGITS, attributes=tuple(digits.PURE_COLOURS)),
+}
+"""Labels and colours by palette."""
 LFF = "Nam et al., Learning from Failure, NeurIPS 2020, arXiv:2007.02561"
 
 COLORED_MNIST_CARD = Card(
@@ -40,7 +55,7 @@ COLORED_MNIST_CARD = Card(
     label="the digit, 10 classes",
     attribute="the colour, 10 values; colour y goes with digit y",
     splits="train 55,000 (249, 491, 986 or 2,449 conflicting), val 5,000 and test 10,000 (unbiased)",
-    source=f"{mnist.SOURCE}; colours of LfF, counts of DisEnt",
+    source=f"{mnist.SOURCE}; colours of LfF or of DisEnt, counts of DisEnt",
     licence=mnist.LICENCE,
     citation=(
         f"{LFF}; Lee et al., Learning Debiased Representation via Disentangled Feature Augmentation, NeurIPS 2021, "
@@ -54,7 +69,7 @@ COLORED_DIGITS_CARD = Card(
     label="the digit, 10 classes",
     attribute="the colour, 10 values; colour y goes with digit y",
     splits="train 1,000 (biased), val 297 and test 500 (unbiased)",
-    source=f"{digits.SOURCE}; colours of LfF",
+    source=f"{digits.SOURCE}; colours of LfF or of DisEnt",
     licence=digits.LICENCE,
     citation=f"{LFF}; {digits.CITATION}",
 )
@@ -65,7 +80,8 @@ class _Config(CheckedConfig):
     """Options of both datasets."""
 
     conflicting: Fraction = 0.01  # fraction of train images with another colour; DCWP: 0.005, 0.01, 0.02, 0.05
-    severity: Annotated[int, Range(1, 5)] = 1  # 1 to 5; higher: colours vary less, so the shortcut is easier; LfF
+    palette: str = "lff"  # lff: colours that vary (LfF); disent: pure constant colours (DisEnt, DCWP)
+    severity: Annotated[int, Range(1, 5)] = 1  # of lff, 1 to 5; higher: colours vary less, so the shortcut is easier
     val_conflicting: Fraction | None = None  # None: unbiased, as the test split
     seed: SeedNumber = 0
 
@@ -111,12 +127,23 @@ def count_conflicting(fraction: float, n_train: int) -> int:
     return round(fraction * n_train) if published is None else published
 
 
+def _check(card: Card, config: _Config) -> None:
+    check_choice(card, config, "palette", tuple(GROUPS))
+    if config.palette != "lff" and config.severity != type(config).severity:
+        what = f"option 'severity' does not apply to the palette {config.palette}, whose colours are constant"
+        raise InputError(what, where=card.name, got=config.severity, hint="Leave severity out, or use palette=lff.")
+
+
 def _colour_splits(base: BaseImages, config: _Config, n_conflicting: int | None = None) -> list[Split]:
     std, parts = digits.SEVERITY_STD[config.severity - 1], []
     for name, a in digits.assign_by_split(base, config, n_conflicting).items():
         index, generator = base.indices[name], Seeds(config.seed).generator("colour", name)
-        x = digits.colourize(base.x[index], a, digits.PALETTE, std, generator)
-        parts.append(Split(x, base.y[index], a, GROUPS))
+        if config.palette == "disent":
+            colours = torch.tensor(list(digits.PURE_COLOURS.values()))
+            x = digits.paint(base.x[index], a, colours, digits.INK)
+        else:
+            x = digits.colourize(base.x[index], a, digits.PALETTE, std, generator)
+        parts.append(Split(x, base.y[index], a, GROUPS[config.palette]))
     return parts
 
 

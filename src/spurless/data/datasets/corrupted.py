@@ -1,14 +1,18 @@
 """Corrupted CIFAR-10 and its offline version "corrupted-digits": the image corruption predicts the label in training.
 
-Class ``i`` goes with corruption ``i`` of DisEnt's ten, except for the conflicting images, which have one of the nine
+Class ``i`` goes with corruption ``i`` of ten, except for the conflicting images, which have one of the nine
 others; val and test are unbiased. At the four fractions for which DisEnt published its dataset, train has their numbers
 of aligned and conflicting images, and val is the rest of the 50,000. In ``corrupted-digits`` exactly
-``round(conflicting * n)`` images of every class conflict. Corrupted images are cached; the device changes no pixel.
+``round(conflicting * n)`` images of every class conflict. The option ``corruptions`` names the ten, one of the lists
+``PAIRED_TEN``: those of DCWP's text (the default), or one of LfF's two. Corrupted images are cached; the device changes
+no pixel.
 
 Deviations:
     * The sample is ours: DisEnt's published images are another one, with the same counts.
     * The corruptions are reimplemented; see :mod:`spurless.data.corruptions`.
-    * This is neither of the two datasets of LfF, which have other corruptions.
+    * The ten of DCWP's text, "following Lee et al." (DisEnt), are not those in the pictures of DisEnt's and DCWP's
+      repositories, which are LfF's first list. ``corruptions="lff-0"`` is the set of the papers' tables.
+    * LfF's code calls severity 5 "4".
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from spurless.core.hashing import content_hash
 from spurless.core.progress import progress_reporter
 from spurless.core.seeds import Seeds
 from spurless.data.checks import check_choice
-from spurless.data.corruptions import DCWP_TEN, corrupt
+from spurless.data.corruptions import ORIGINAL, PAIRED_TEN, corrupt
 from spurless.data.dataset import Card, Dataset, check_published_counts
 from spurless.data.datasets import _digits as digits
 from spurless.data.datasets import cifar
@@ -40,8 +44,6 @@ from spurless.data.transforms import augmentation
 CACHE_VERSION = 1  # part of every cache key; increase it if the same images get other pixels
 PUBLISHED_COUNTS = {0.005: (44832, 228), 0.01: (44527, 442), 0.02: (44145, 887), 0.05: (42820, 2242)}
 """Aligned and conflicting train images by nominal fraction (DCWP, appendix E.1); the sums differ."""
-CIFAR10_GROUPS = Groups(labels=cifar.CIFAR10_CLASSES, attributes=DCWP_TEN)
-DIGITS_GROUPS = Groups(labels=digits.DIGITS, attributes=DCWP_TEN)
 DISENT = (
     "Lee et al., Learning Debiased Representation via Disentangled Feature Augmentation, NeurIPS 2021, arXiv:2107.01372"
 )
@@ -57,7 +59,8 @@ CORRUPTED_CIFAR10_CARD = Card(
         "train 45,060, 44,969, 45,032 or 45,062 (228, 442, 887 or 2,242 conflicting), val the rest of 50,000 and test "
         "10,000 (unbiased)"
     ),
-    source=f"{cifar.CIFAR10_SOURCE}; corruptions of Hendrycks and Dietterich, pairs and counts of DisEnt",
+    source=f"{cifar.CIFAR10_SOURCE}; corruptions of Hendrycks and Dietterich, pairs of DCWP's text or of LfF, "
+    "counts of DisEnt",
     licence=cifar.LICENCE,
     citation=f"{DISENT}; Hendrycks and Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and "
     f"Perturbations, ICLR 2019, arXiv:1903.12261; {cifar.CITATION}",
@@ -69,7 +72,7 @@ CORRUPTED_DIGITS_CARD = Card(
     label="the digit, 10 classes",
     attribute="the corruption, 10 values; corruption y goes with digit y",
     splits="train 1,000 (biased), val 297 and test 500 (unbiased)",
-    source=f"{digits.SOURCE}; corruptions of Hendrycks and Dietterich, pairs of DisEnt",
+    source=f"{digits.SOURCE}; corruptions of Hendrycks and Dietterich, pairs of DCWP's text or of LfF",
     licence=digits.LICENCE,
     citation=f"{DISENT}; {digits.CITATION}",
 )
@@ -80,6 +83,8 @@ class _Config(CheckedConfig):
     """Options of both datasets."""
 
     conflicting: Fraction = 0.01  # fraction of train images with another corruption; DCWP: 0.005, 0.01, 0.02, 0.05
+    corruptions: str = "dcwp-text"
+    """the ten that go with the classes: dcwp-text, lff-0 (as in DisEnt's images) or lff-1"""
     severity: Annotated[int, Range(1, 5)] = 5  # 1 to 5; DCWP
     val_conflicting: Fraction | None = None  # None: unbiased, as the test split
     device: str = "auto"  # where the images are computed: auto (CUDA if available), cpu or cuda; changes no pixel
@@ -109,7 +114,7 @@ def corrupted_cifar10(config: CorruptedCifar10Config) -> Splits:
     n_train, n_conflicting = count_train_and_conflicting(config.conflicting, len(photos.train[1]))
     base = photos.hold_out_val(card.name, len(photos.train[1]) - n_train, Seeds(config.seed))
     attributes = digits.assign_by_split(base, config, n_conflicting)
-    train, val, test = _corrupt_splits(base, attributes, config, CIFAR10_GROUPS)
+    train, val, test = _corrupt_splits(base, attributes, config, cifar.CIFAR10_CLASSES)
     splits = photos.make_splits(card, (replace(train, augment=augment), val, test), config)
     expected, _ = count_train_and_conflicting(config.conflicting, cifar.N_TRAIN)
     return check_published_counts(splits, {"train": expected, "val": cifar.N_TRAIN - expected, "test": cifar.N_TEST})
@@ -121,7 +126,7 @@ def corrupted_digits(config: CorruptedDigitsConfig) -> Splits:
     _check(card, config)
     grey = digits.load_base_digits(32, Seeds(config.seed))
     base = replace(grey, x=grey.x[:, None].repeat(1, 3, 1, 1))
-    parts = _corrupt_splits(base, digits.assign_by_split(base, config), config, DIGITS_GROUPS)
+    parts = _corrupt_splits(base, digits.assign_by_split(base, config), config, digits.DIGITS)
     return join_splits(card, config, parts)
 
 
@@ -140,16 +145,21 @@ def count_train_and_conflicting(fraction: float, n: int) -> tuple[int, int]:
 
 
 def _check(card: Card, config: _Config) -> None:
+    check_choice(card, config, "corruptions", tuple(PAIRED_TEN))
     check_choice(card, config, "device", ("auto", "cpu", "cuda"))
     if config.device == "cuda" and not torch.cuda.is_available():
         raise InputError("option 'device' is cuda, but CUDA is not available", where=card.name, hint="Use device=auto.")
 
 
-def _corrupt_splits(base: BaseImages, attributes: Mapping[str, Tensor], config: _Config, groups: Groups) -> list[Split]:
+def _corrupt_splits(
+    base: BaseImages, attributes: Mapping[str, Tensor], config: _Config, labels: tuple[str, ...]
+) -> list[Split]:
     """Corrupt RGB images by their attributes, or read them from the cache."""
-    relevant = {key: value for key, value in asdict(config).items() if key not in ("root", "form", "augment", "device")}
+    names, elsewhere = PAIRED_TEN[config.corruptions], ("root", "form", "augment", "device", "corruptions")
+    groups = Groups(labels=labels, attributes=names)
+    relevant = {key: value for key, value in asdict(config).items() if key not in elsewhere}
     tensors = [tensor for name, index in base.indices.items() for tensor in (index, attributes[name])]
-    key = content_hash("corrupted", CACHE_VERSION, relevant, list(DCWP_TEN), base.x, *tensors)
+    key = content_hash("corrupted", CACHE_VERSION, relevant, list(names), base.x, *tensors)
 
     def compute() -> dict[str, Tensor]:
         order = torch.cat(list(base.indices.values()))
@@ -164,10 +174,11 @@ def _corrupt_splits(base: BaseImages, attributes: Mapping[str, Tensor], config: 
 def _corrupt_all(images: Tensor, a: Tensor, config: _Config) -> Tensor:
     """Corrupt image ``i`` by corruption ``a[i]``; its random numbers depend only on its index in the dataset."""
     device = "cuda" if torch.cuda.is_available() and config.device != "cpu" else "cpu"
-    out, report_progress = torch.empty_like(images), progress_reporter("corrupt", len(DCWP_TEN))
-    for number, corruption in enumerate(DCWP_TEN):
+    names = PAIRED_TEN[config.corruptions]
+    out, report_progress = images.clone(), progress_reporter("corrupt", len(names))
+    for number, corruption in enumerate(names):
         index = (a == number).nonzero().flatten()
-        if len(index):
+        if len(index) and corruption != ORIGINAL:
             x = images[index].to(device)
             out[index] = corrupt(x, corruption, config.severity, seed=config.seed, index=index).cpu()
         report_progress(number + 1)

@@ -1,9 +1,13 @@
-"""Convolutional networks without skip connections: small-cnn, pooled-cnn and vgg11-small.
+"""Convolutional networks without skip connections: small-cnn, pooled-cnn, rebias-cnn and vgg11-small.
 
 * small-cnn, for MNIST: ``SmallCNN`` in the code of Taghanaki et al., "MaskTune", NeurIPS 2022, arXiv:2210.00055. For
   28x28 pixels the last map is 4x4 and the hidden layer has 512 inputs; other image sizes change that layer.
 * pooled-cnn, for colored MNIST: Park et al., "Training Debiased Subnetworks with Contrastive Weight Pruning", CVPR
   2023, arXiv:2210.05247. With three channels and ten classes it has 660,992 convolution and linear weights.
+* rebias-cnn, for colored MNIST: four 7x7 convolutions at full resolution, with He's initialization, in the code of
+  Bahng et al., "Learning De-biased Representations with Biased Representations", ICML 2020, arXiv:1910.02806. EnD
+  (Tartaglione et al., CVPR 2021, arXiv:2103.02023) has it too, with a tanh as the last activation, features of length 1
+  and inputs in [-1, 1]: ``last="tanh", unit=True, centred=True``.
 * vgg11-small, the network of the learning-rate study: configuration A of Simonyan and Zisserman 2015, arXiv:1409.1556,
   with one linear layer, without biases and batch norm. A pool that would leave no pixel is left out: the last one for
   28x28 images; 32x32 is the smallest size with all five. Convolutions have He's normal initialization, as in
@@ -14,13 +18,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from spurless.core.config import CheckedConfig, Width
+from spurless.core.config import CheckedConfig, Range, Width
 from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
+from spurless.models.zoo.normalize import Normalize
 from spurless.models.zoo.shapes import Shape, check_image_shape
 
 SMALL_CNN_MIN_SIDE = 16  # 16 -> 14 -> 12 -> 6 -> 4 -> 2 -> 1
@@ -90,6 +96,45 @@ def pooled_cnn(input_shape: Shape, n_classes: int, config: PooledCNNConfig) -> C
         parts[f"conv{i}"] = nn.Conv2d(n_in, n_out, 4, stride=2, padding=1, bias=False)
         parts[f"norm{i}"] = nn.BatchNorm2d(n_out)
         parts[f"relu{i}"] = nn.ReLU()
+        n_in = n_out
+    parts["pool"] = nn.AdaptiveAvgPool2d(1)
+    parts["flatten"] = nn.Flatten()
+    if config.unit:
+        parts["unit"] = UnitLength()
+    return Classifier(nn.Sequential(parts), nn.Linear(n_in, n_classes))
+
+
+@dataclass(frozen=True)
+class ReBiasCNNConfig(CheckedConfig):
+    """Options of ``rebias-cnn``; the defaults are the values of the authors of ReBias."""
+
+    channels: tuple[Width, ...] = (16, 32, 64, 128)
+    kernel: Annotated[int, Range(1, 99)] = 7  # pixels; odd, so that the map keeps its size
+    last: Literal["relu", "tanh"] = "relu"  # last activation; tanh: the authors of EnD
+    unit: bool = False  # whether features are scaled to length 1, as by the authors of EnD
+    centred: bool = False  # whether inputs in [0, 1] are scaled to [-1, 1], as by the authors of EnD
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.channels:
+            expected = "for example 16,32,64,128"
+            raise InputError("option 'channels' of rebias-cnn is empty", expected=expected, got=self.channels)
+        if self.kernel % 2 == 0:
+            raise InputError("option 'kernel' of rebias-cnn must be odd", expected="for example 7", got=self.kernel)
+
+
+def rebias_cnn(input_shape: Shape, n_classes: int, config: ReBiasCNNConfig) -> Classifier:
+    """Build the network; every map has the size of the input."""
+    n_in, _, _ = check_image_shape(input_shape, "rebias-cnn")
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    if config.centred:
+        parts["centred"] = Normalize([0.5] * n_in, [0.5] * n_in)
+    for i, n_out in enumerate(config.channels, 1):
+        conv = parts[f"conv{i}"] = nn.Conv2d(n_in, n_out, config.kernel, padding=config.kernel // 2)
+        nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+        parts[f"norm{i}"] = nn.BatchNorm2d(n_out)
+        activation = config.last if i == len(config.channels) else "relu"
+        parts[f"{activation}{i}"] = nn.Tanh() if activation == "tanh" else nn.ReLU()
         n_in = n_out
     parts["pool"] = nn.AdaptiveAvgPool2d(1)
     parts["flatten"] = nn.Flatten()

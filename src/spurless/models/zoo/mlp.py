@@ -7,13 +7,13 @@ synthetic data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Annotated, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
-from spurless.core.config import CheckedConfig, Range, Width
+from spurless.core.config import ADDED_LATER, CheckedConfig, Range, Width
 from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
 from spurless.models.zoo.shapes import Shape
@@ -30,6 +30,8 @@ class MLPConfig(CheckedConfig):
     features: Width | None = None  # width of the last hidden layer, the input of the head; None is ``width``
     activation: Literal["relu", "tanh"] = "relu"
     bias: bool = False
+    divisor: Positive = field(default=1.0, metadata=ADDED_LATER)
+    """inputs are divided by this; 255 as in the code of LfF and DisEnt, which divides images in [0, 1] by 255 again"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,10 +46,24 @@ class LinearConfig(CheckedConfig):
     bias: bool = True
 
 
+class Divide(nn.Module):
+    """Divides its input by a number."""
+
+    def __init__(self, divisor: float) -> None:
+        super().__init__()
+        self.divisor = divisor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the quotient."""
+        return x / self.divisor
+
+
 def mlp(input_shape: Shape, n_classes: int, config: MLPConfig) -> Classifier:
     """Build an MLP; inputs of any shape are flattened."""
     activation = {"relu": nn.ReLU, "tanh": nn.Tanh}[config.activation]
     layers, size = list[nn.Module]([nn.Flatten()]), prod(input_shape)
+    if config.divisor != 1:  # not always, because it renumbers the layers in files of weights
+        layers.insert(0, Divide(config.divisor))
     widths = [config.width] * (config.depth - 1)
     if config.features is not None:
         widths[-1] = config.features

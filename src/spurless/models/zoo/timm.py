@@ -18,8 +18,8 @@ from torch import nn
 
 from spurless.core.config import CheckedConfig
 from spurless.core.errors import InputError, MissingExtraError, UnknownNameError, first_line
-from spurless.core.files import data_folder, expand_home
 from spurless.models.classifier import Classifier
+from spurless.models.weights import check_pretrained, find_pretrained, has_v1_strides
 from spurless.models.wrapping import wrap
 from spurless.models.zoo.normalize import Normalize
 from spurless.models.zoo.shapes import Shape, check_image_shape
@@ -50,13 +50,13 @@ def timm_model(
     defaults = timm.get_pretrained_cfg(variant)
     if defaults is not None and defaults.fixed_input_size:
         options["img_size"] = (height, width)
-    file = _local_weights(variant, config) if load_pretrained else None
+    file = find_pretrained(variant, config.weights, config.pretrained) if load_pretrained else None
     is_pretrained = config.pretrained or config.weights is not None
     if file is not None:
         options["pretrained_cfg_overlay"] = {"file": str(file)}
     module = _create(variant, file, pretrained=is_pretrained and load_pretrained, **options)
     if file is not None:
-        _check_names(module, file, variant)
+        _check_weights(module, file, variant)
     if not isinstance(module.get_classifier(), nn.Linear):
         raise InputError(
             f"timm:{variant} has no single linear head (distilled, or convolutional to the end)",
@@ -89,35 +89,17 @@ def _create(variant: str, file: Path | None, **options: Any) -> Any:
         ) from None
 
 
-def _check_names(module: nn.Module, file: Path, variant: str) -> None:
+def _check_weights(module: nn.Module, file: Path, variant: str) -> None:
     """Raise for the weights of another model: timm would load what fits and log the rest."""
     head = str(getattr(module, "pretrained_cfg", {}).get("classifier", ""))
     with safe_open(file, "pt") as archive:
-        given = {key for key in archive.keys() if not key.startswith(f"{head}.")}  # noqa: SIM118 (not a mapping)
-    expected = {key for key in module.state_dict() if not key.startswith(f"{head}.")}
-    if given != expected:
-        name = min(given ^ expected)
+        check_pretrained(file, archive.keys(), module.state_dict(), head, f"timm:{variant}")
+    if has_v1_strides(file, variant):
         raise InputError(
-            f"the file does not have the weights of timm:{variant}: {name} is "
-            f"{'missing' if name in expected else 'not part of the model'}",
+            f"the weights are for strides of version 1, which timm:{variant} does not have",
             where=file,
+            hint=f"Use torchvision:{variant}.",
         )
-
-
-def _local_weights(variant: str, config: TimmConfig) -> Path | None:
-    """Return the file of the weights: the given one, or one in the data folder."""
-    if config.weights is not None:
-        path = expand_home(config.weights)
-        if path.suffix != ".safetensors":
-            raise InputError("weights must be a safetensors file", where=path, hint="Convert them first.")
-        if not path.is_file():
-            raise InputError("no such file", where=path)
-        return path
-    if not config.pretrained:
-        return None
-    paths = sorted((data_folder() / "weights").glob(f"{variant}*.safetensors"))
-    # a longer name may be another model: resnet18d is not resnet18
-    return next((path for path in paths if not path.stem.removeprefix(variant)[:1].isalnum()), None)
 
 
 def _import_timm(variant: str) -> ModuleType:
