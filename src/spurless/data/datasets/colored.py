@@ -103,6 +103,7 @@ class ColoredDigitsConfig(_Config):
 def colored_mnist(config: ColoredMnistConfig) -> Splits:
     """Colour MNIST digits."""
     card = COLORED_MNIST_CARD
+    _check(card, config)
     base = mnist.load_base_mnist(card.name, config.root, N_VAL, Seeds(config.seed))
     parts = _colour_splits(base, config, count_conflicting(config.conflicting, len(base.train)))
     splits = join_splits(card, config, parts)
@@ -112,6 +113,7 @@ def colored_mnist(config: ColoredMnistConfig) -> Splits:
 def colored_digits(config: ColoredDigitsConfig) -> Splits:
     """Colour the digits of scikit-learn."""
     card = COLORED_DIGITS_CARD
+    _check(card, config)
     parts = _colour_splits(digits.load_base_digits(config.size, Seeds(config.seed)), config)
     return join_splits(card, config, parts)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from spurless.core.config import ADDED_LATER, CheckedConfig, Range, Width
+from spurless.core.config import ADDED_LATER, CheckedConfig, Positive, Range, Width
 from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier
 from spurless.models.zoo.shapes import Shape
