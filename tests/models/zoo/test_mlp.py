@@ -38,7 +38,7 @@ def test_inputs_are_divided_by_the_divisor() -> None:
     x = torch.rand(3, 1, 2, 2)
     torch.testing.assert_close(divided(x), plain(x / 255))
     assert "backbone.1.weight" in plain.state_dict()  # as in files of weights from before the option
-    with pytest.raises(InputError, match=r"option 'divisor' of mlp must be a positive number .got 0"):
+    with pytest.raises(InputError, match=r"divisor must be above 0 .got 0"):
         MLPConfig(divisor=0)
 
 

@@ -36,5 +36,5 @@ def test_other_images_and_bad_options() -> None:
     assert rebias_cnn((1, 9, 7), 3, ReBiasCNNConfig(kernel=1))(torch.zeros(2, 1, 9, 7)).shape == (2, 3)
     with pytest.raises(InputError, match="option 'kernel' of rebias-cnn must be odd"):
         ReBiasCNNConfig(kernel=4)
-    with pytest.raises(InputError, match="option 'channels' of rebias-cnn must be positive"):
+    with pytest.raises(InputError, match="channels must be at least 1"):
         ReBiasCNNConfig(channels=(4, 0))
