@@ -51,6 +51,8 @@ def pages() -> dict[str, str]:
 
 EXTENSION_API = {
     "spurless.methods.base": ("Info", "Method", "OneStageMethod"),
+    "spurless.auditing": ("AuditContext", "Auditor", "check_auditor"),
+    "spurless.core.findings": ("Audit", "Finding"),
     "spurless.train.loop": ("Job", "minimise"),
     "spurless.train.run": ("Run",),
     "spurless.train.step": ("Stage",),
