@@ -6,7 +6,7 @@ JOBS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-lowest check docs format clean help
+.PHONY: demo test test-slow test-lowest check docs docker format clean help
 
 help:
 	@echo "make demo       train a biased classifier, repair it, and write one page that shows the difference"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-lowest  tests with the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make check      make test, make test-slow and make docs"
 	@echo "make docs       write the generated pages and build the documentation into site/"
+	@echo "make docker     build the CPU image spurless (PIP_INDEX_ARGS=... are options of pip), if docker is running"
 	@echo "make format     format the code"
 	@echo "make clean      remove everything that these targets created"
 
@@ -47,6 +48,12 @@ check: test test-slow docs
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+PIP_INDEX_ARGS ?=
+docker:
+	@if docker info >/dev/null 2>&1; then \
+		docker build --tag spurless --build-arg PIP_INDEX_ARGS="$(PIP_INDEX_ARGS)" .; \
+	else echo "skipped: docker is not installed or not running"; fi
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -53,6 +53,9 @@ def pages() -> dict[str, str]:
 
 EXTENSION_API = {
     "spurless.methods.base": ("Info", "Method", "OneStageMethod"),
+    "spurless.auditing": ("AuditContext", "Auditor", "check_auditor"),
+    "spurless.auditing.callback": ("SpurlessAudit",),
+    "spurless.core.findings": ("Audit", "Finding"),
     "spurless.train.loop": ("Job", "minimise"),
     "spurless.train.run": ("Run",),
     "spurless.train.step": ("Stage",),

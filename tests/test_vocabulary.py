@@ -45,6 +45,7 @@ HOMONYMS: dict[str, dict[str, str]] = {
     "docs/datasets.md": {"nobody": "a negation word in the data"},
     "docs/decisions/0014-redesign-exceptions.md": dict.fromkeys(("said", "leans", "mistakes"), "field of JSON records"),
     "src/spurless/auditing/__init__.py": {"mistakes": "field of the JSON of an audit"},
+    "src/spurless/auditing/callback.py": {"every": "public option"},
     "src/spurless/auditing/hidden_regions.py": {"mistakes": "field of the JSON of an audit"},
     "src/spurless/data/datasets/multinli.py": {"nobody": "a negation word in the data"},
     "src/spurless/data/datasets/negated_claims.py": {"nobody": "a negation word in the data"},

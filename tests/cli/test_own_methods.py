@@ -53,3 +53,21 @@ def test_fix_repairs_with_it(cli: Cli, mine: Path, here: Path) -> None:
     result = cli("fix", weights, "--data", "planted", *SMALL[:-4], "--method", f"{mine}:Repair", "--device", "cpu")
     assert result.status in (0, 1), result.err
     assert "train a trained model once more" in result.out
+
+
+def test_audit_runs_an_audit_of_the_user(cli: Cli, here: Path) -> None:
+    (here / "audits.py").write_text(
+        "from spurless.auditing import Auditor, Finding\n"
+        "def run(context): return Finding('count', f'{len(context)} examples', 0, False, None, 'why', 'none')\n"
+        "COUNT = Auditor('count', 'How many?', 'labels', run)\n"
+    )
+    cli("fit", "erm", "--data", "planted", *SMALL, "--steps", 30, "--quiet")
+    (weights,) = (here / "runs").glob("erm-*.safetensors")
+    words = ("audit", weights, "--data", "planted", *SMALL[:-4], "--device", "cpu", "--only", "worst-class")
+    result = cli(*words, "--add", "audits.py:COUNT")
+    assert "count: 60 examples" in result.out
+    assert "60 examples" in (here / "audit.html").read_text()
+    (here / "audit.html").unlink()
+    bad = cli(*words, "--add", "audits.py:CUONT")
+    assert (bad.status, bad.err.count("\n")) == (2, 1)
+    assert not (here / "audit.html").exists()

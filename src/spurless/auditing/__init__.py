@@ -29,8 +29,18 @@ from spurless.auditing import (
     worst_class,
 )
 from spurless.auditing._chance_level import find_chance_level_reason
-from spurless.auditing._context import LEVEL, PERMUTATIONS, AuditContext, Auditor, Needs, compute_context
+from spurless.auditing._context import (
+    LEVEL,
+    PERMUTATIONS,
+    AuditContext,
+    Auditor,
+    Needs,
+    compute_context,
+    has_any_attribute,
+)
 from spurless.auditing._residuals import MIN_ERRORS, to_sentence
+from spurless.auditing._user_audit import resolve_auditors
+from spurless.auditing.contract import check_auditor
 from spurless.auditing.suspects import MAX_PICTURES, find_suspected, list_suspects
 from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
@@ -89,7 +99,8 @@ def audit(  # noqa: PLR0913 - public API
     data: Splits | Split,
     *,
     part: str = "val",
-    only: Sequence[str] = (),
+    only: Sequence[Auditor | str] = (),
+    extra: Sequence[Auditor | str] = (),
     crossed: bool = False,
     masks: Tensor | None = None,
     seed: int = 0,
@@ -105,7 +116,8 @@ def audit(  # noqa: PLR0913 - public API
         model: a classifier, or any module whose head can be found; it is not changed.
         data: splits, or one split of held-out examples with labels. Attributes are used if they are known.
         part: the split to audit.
-        only: names of ``AUDITS``; by default all that the data allow.
+        only: names of audits; by default all of ``AUDITS`` that the data allow.
+        extra: audits of your own to run as well: ``Auditor`` objects, ``FILE.py:AUDIT``, or names of installed ones.
         crossed: test the combinations of several attribute columns as one attribute; by default, every column is tested
             on its own.
         masks: foreground masks of the images, ``(N, height, width)``, for the audit of swapped backgrounds.
@@ -118,13 +130,15 @@ def audit(  # noqa: PLR0913 - public API
 
     Raises:
         UnknownNameError: there is no audit of that name.
-        InputError: the labels are hidden or outside the model's range, or masks are missing.
+        InputError: the labels are hidden or outside the model's range, masks are missing, or an audit of your own is
+            not valid.
     """
     check_arguments(audit, locals())
     if not 0 < level < 1 or permutations < 1:
         raise InputError(
             "the level must be between 0 and 1, and permutations at least 1", got=f"{level}, {permutations}"
         )
+    named, added = _resolve_audits(only, extra, masks)
     split, train = _select_splits(data, part, crossed)
     classifier = wrap(model, example=split.example())
     run = make_run(compute or Compute(), seed, TrainConfig(), progress=progress)
@@ -136,7 +150,8 @@ def audit(  # noqa: PLR0913 - public API
         context = replace(context, permutations=permutations, level=level, masks=masks, spelling=spelling)
         context = replace(context, chance_level_reason=find_chance_level_reason(context, run))
         seconds["context"] = time.perf_counter() - begin
-        auditors = _select_auditors(context, only)
+        usual = named or [auditor for auditor in AUDITS.values() if context.provides(auditor.needs)]
+        auditors = list({auditor.name: auditor for auditor in (*usual, *added)}.values())
         findings = []
         for number, auditor in enumerate(auditors):
             with run.timed(auditor.name), progress_to(_report_stage(progress, number, len(auditors), auditor.name)):
@@ -291,28 +306,17 @@ def _select_splits(data: Splits | Split, part: str, crossed: bool = False) -> tu
     return prepare(getattr(data, part)), prepare(data.train)
 
 
-def _select_auditors(context: AuditContext, only: Sequence[str]) -> list[Auditor]:
-    """Return the named audits, or all that the data allow."""
-    for name in only:
-        if name not in AUDITS:
-            raise UnknownNameError("audit", name, tuple(AUDITS))
-        if AUDITS[name].needs == "masks" and context.masks is None:
-            raise InputError(f"{name} needs masks", hint="Pass masks=, on the command line --masks NPY.")
-    x: Any = context.split.x
-    is_text = isinstance(x, dict)
-    available = {
-        "labels": True,
-        "attributes": has_any_attribute(context.split),
-        "images": not is_text and len(x[0].shape) == 3,
-        "texts": is_text,
-        "masks": context.masks is not None,
-    }
-    return [auditor for auditor in AUDITS.values() if (auditor.name in only if only else available[auditor.needs])]
-
-
-def has_any_attribute(split: Split) -> bool:
-    """Return whether the attribute of at least one example is known."""
-    return bool(split.groups.attributes) and bool(split.groups.known(split.a).any())
+def _resolve_audits(
+    only: Sequence[Auditor | str], extra: Sequence[Auditor | str], masks: Tensor | None
+) -> tuple[list[Auditor], list[Auditor]]:
+    """Return the audits of ``only``, those of the library first and in its order, and of ``extra``."""
+    order, only = list(AUDITS), list(dict.fromkeys(only))
+    audits = resolve_auditors([*only, *(audit for audit in dict.fromkeys(extra) if audit not in only)], AUDITS)
+    named, added = audits[: len(only)], audits[len(only) :]
+    if masks is None and any(auditor.needs == "masks" for auditor in audits):
+        name = next(auditor.name for auditor in audits if auditor.needs == "masks")
+        raise InputError(f"{name} needs masks", hint="Pass masks=, on the command line --masks NPY.")
+    return sorted(named, key=lambda a: order.index(a.name) if a.name in AUDITS else len(order)), added
 
 
 def _collect_facts(context: AuditContext, data: Splits | Split, part: str, notes: Sequence[str]) -> dict[str, Any]:
@@ -335,4 +339,4 @@ def _collect_facts(context: AuditContext, data: Splits | Split, part: str, notes
     }
 
 
-__all__ = ["AUDITS", "AuditContext", "Auditor", "audit", "compute_context"]
+__all__ = ["AUDITS", "AuditContext", "Auditor", "Finding", "audit", "check_auditor", "compute_context"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -81,6 +81,21 @@ class AuditContext:
         """Difference between the largest and the second largest logit."""
         top = self.logits.double().topk(min(2, self.logits.shape[1]), dim=1).values
         return top[:, 0] - top[:, -1]
+
+    def provides(self, needs: Needs) -> bool:
+        """Return whether the examples have what an audit needs."""
+        x = cast(Any, self.split.x)
+        if needs == "attributes":
+            return has_any_attribute(self.split)
+        if needs == "masks":
+            return self.masks is not None
+        is_text = isinstance(x, dict)
+        return needs == "labels" or (is_text if needs == "texts" else not is_text and len(x[0].shape) == 3)
+
+
+def has_any_attribute(split: Split) -> bool:
+    """Return whether the attribute of at least one example is known."""
+    return bool(split.groups.attributes) and bool(split.groups.known(split.a).any())
 
 
 def compute_context(model: Classifier, split: Split, run: Run, train: Split | None = None) -> AuditContext:

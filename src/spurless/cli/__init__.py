@@ -16,6 +16,7 @@ from spurless.cli.bench import bench
 from spurless.cli.console import escape_controls, handle_warnings
 from spurless.cli.data import data
 from spurless.cli.demo import demo
+from spurless.cli.doctor import doctor
 from spurless.cli.evaluate import evaluate
 from spurless.cli.explain import explain
 from spurless.cli.fit import fit
@@ -61,11 +62,10 @@ app = typer.Typer(
     cls=_Commands,
     help="Find shortcuts that a classifier relies on, repair it, and check the repair.",
     epilog="Start with: spurless demo. Help on a command: spurless fit --help.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (demo, fit, sweep, bench, evaluate, audit, fix, explain, report, reproduce, ls):
+for command in (demo, fit, sweep, bench, evaluate, audit, fix, explain, report, reproduce, ls, doctor):
     app.command("eval" if command is evaluate else command.__name__)(command)
 app.add_typer(data, name="data")
 

@@ -29,7 +29,13 @@ def audit(
         "val", AUDITS, "Split to audit: val or test; train shows what the model has memorized.", metavar="SPLIT"
     ),
     only: list[str] = cli.param(
-        list, AUDITS, "Run only this audit (see: spurless ls audits); repeat for more.", metavar="NAME"
+        list,
+        AUDITS,
+        "Run only this audit (see: spurless ls audits), or FILE.py:AUDIT; repeat for more.",
+        metavar="NAME",
+    ),
+    add: list[str] = cli.param(
+        list, AUDITS, "Also run this audit of your own: FILE.py:AUDIT or an installed one.", metavar="AUDIT"
     ),
     crossed: bool = cli.param(
         False, AUDITS, "Test the combinations of several attribute columns instead of every column on its own."
@@ -59,6 +65,7 @@ def audit(
       spurless audit mine.safetensors --data birds/ --model torchvision:resnet18
       spurless audit mine.safetensors --data meta.csv --label y --export suspects.csv
       spurless audit mine.safetensors --only image-properties --only hidden-regions
+      spurless audit mine.safetensors --add audits.py:BRIGHTNESS
     """
     from spurless.auditing import audit as run_audit
     from spurless.reporting import audit_json, write_audit, write_json, write_suspects
@@ -76,6 +83,7 @@ def audit(
             splits,
             part=part,
             only=only,
+            extra=add,
             crossed=crossed,
             masks=None if masks is None else _load_masks(masks),
             seed=seed,

@@ -119,8 +119,13 @@ def _list_criteria() -> list[Row]:
 
 def _list_audits() -> list[Row]:
     from spurless.auditing import AUDITS
+    from spurless.auditing._user_audit import installed_audits
 
-    return [{"audit": row.name, "question": row.question, "needs": row.needs} for row in AUDITS.values()]
+    rows = [{"audit": row.name, "question": row.question, "needs": row.needs} for row in AUDITS.values()]
+    return rows + [
+        {"audit": name, "question": f"installed: {entry.value}", "needs": "--add or --only"}
+        for name, entry in installed_audits().items()
+    ]
 
 
 def _list_recipes() -> list[Row]:
@@ -171,7 +176,11 @@ TABLES: dict[str, Listing] = {
         ("model", "what it is"),
         more="Options: spurless ls models --json\nYour own code: FILE.py:FACTORY or package.module:FACTORY",
     ),
-    "audits": Listing(_list_audits, ("audit", "question", "needs"), more="Run them: spurless audit WEIGHTS"),
+    "audits": Listing(
+        _list_audits,
+        ("audit", "question", "needs"),
+        more="Run them: spurless audit WEIGHTS\nYour own code: --add FILE.py:AUDIT or package.module:AUDIT",
+    ),
     "metrics": Listing(_list_metrics, ("metric", "what it is", "needs")),
     "criteria": Listing(_list_criteria, ("criterion", "keeps the epoch with the best", "uses")),
     "recipes": Listing(

@@ -19,10 +19,11 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from spurless.core.errors import InputError, SpurlessWarning
-from spurless.core.files import cache_folder, replace_file
+from spurless.core.files import cache_folder, delete_abandoned, replace_file
 from spurless.core.hashing import content_hash, is_content_hash
 from spurless.core.locks import file_lock
 
@@ -33,6 +34,13 @@ SMALL_BYTES = 2**25  # larger results are always stored; 32 MB take 0.1 s to wri
 COMMIT_SECONDS = 2.0  # the work that a killed process loses at most
 BLOCK_BYTES = 2**22  # of rows with a checksum of their own, which are computed again if they are damaged
 MAX_AGE_SECONDS = 7 * 24 * 3600  # incomplete files that are older are deleted
+
+CACHE_FILES = {
+    "features": (".json", ".rows", ".lock"),
+    "images": (".json", ".rows", ".lock", ".key"),
+    "tensors": (".safetensors", ".lock"),
+}
+"""Suffixes of the files in each folder of the cache."""
 
 RowsFrom: TypeAlias = Callable[[int], Generator[Tensor]]
 """A function from a start row to batches of rows from there on; equal calls must yield equal rows."""
@@ -298,6 +306,38 @@ def _disk_errors() -> Iterator[None]:
         raise CacheWriteError(str(error)) from None
     except InputError as error:
         raise CacheWriteError(f"{error.where}: {error.what}.") from None
+
+
+def list_cache_files() -> list[Path]:
+    """Return the files in the cache folder that this module has written, by their names, which are keys.
+
+    Files with other names are of the user: $SPURLESS_CACHE may be any folder. Nothing is searched below links.
+    """
+    paths = []
+    for part, suffixes in CACHE_FILES.items():
+        folder = cache_folder() / part
+        if folder.is_dir() and not folder.is_symlink():
+            keyed = [path for path in folder.iterdir() if path.suffix in suffixes and is_content_hash(path.stem)]
+            paths += [path for path in keyed if path.is_file() or path.is_symlink()]
+    return sorted(paths)
+
+
+def clear_cache() -> tuple[int, int]:
+    """Delete the files of :func:`list_cache_files`; return how many, and their size in bytes.
+
+    Files that another process is computing are kept. A process that reads a file keeps what it has mapped.
+    """
+    n_files = n_bytes = 0
+    for path in sorted(list_cache_files(), key=lambda path: path.suffix == ".lock"):
+        with suppress(OSError, Timeout):
+            size = path.lstat().st_size
+            with FileLock(path.with_suffix(".lock"), timeout=0):
+                path.unlink()
+                path.with_suffix(".lock").unlink(missing_ok=True)
+            n_files, n_bytes = n_files + 1, n_bytes + size
+    for part in CACHE_FILES:
+        delete_abandoned(cache_folder() / part)
+    return n_files, n_bytes
 
 
 def _delete_old(folder: Path, used: Path) -> None:

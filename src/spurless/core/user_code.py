@@ -7,7 +7,7 @@ network. A file is run with its folder first on ``sys.path``, like a script.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -30,12 +30,14 @@ class UserCode:
     module: ModuleType
     file_hash: str | None  # hash of the file; None for a module without a file
 
-    def get(self, expected: str) -> Any:
-        """Return the named object; ``expected`` describes it in the error."""
+    def get(self, expected: str, kind: type = Callable) -> Any:  # type: ignore[assignment]
+        """Return the named object; ``expected`` describes it in the error, which suggests objects of a kind."""
         called = self.name.rpartition(":")[2]
         value = getattr(self.module, called, None)
         if value is None:
-            known = [key for key, part in vars(self.module).items() if callable(part) and not key.startswith("_")]
+            known = [
+                key for key, part in vars(self.module).items() if isinstance(part, kind) and not key.startswith("_")
+            ]
             near = did_you_mean(called, known).strip() or f"It has: {', '.join(known[-8:]) or 'none'}."
             raise InputError(f"it does not define {called!r}", where=self.name, expected=expected, hint=near)
         return value

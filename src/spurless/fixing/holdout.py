@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from spurless.auditing import has_any_attribute, tokens
+from spurless.auditing import tokens
+from spurless.auditing._context import has_any_attribute
 from spurless.core.errors import InputError
 from spurless.core.findings import Audit
 from spurless.core.groups import Groups
