@@ -36,6 +36,11 @@ def print_text(text: object = "") -> None:
     print(escape_controls(str(text)))
 
 
+def print_error(text: str) -> None:
+    """Print a line on standard error, with control characters escaped."""
+    print(f"spurless: {escape_controls(text)}", file=sys.stderr)
+
+
 def print_json(text: str) -> None:
     """Print JSON, in which control characters that JSON allows are escaped too."""
     escaped = _CONTROLS.sub(lambda m: m.group() if m.group() == "\n" else f"\\u{ord(m.group()):04x}", text)

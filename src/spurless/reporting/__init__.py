@@ -13,8 +13,9 @@ from spurless.reporting.audit_text import (
     write_suspects,
 )
 from spurless.reporting.fix_page import fix_html, fix_json, write_fix, write_fix_json
+from spurless.reporting.junit import junit_xml, write_junit
 from spurless.reporting.page import report, write_sections
 
 __all__ = ["AuditSummary", "Figure", "Picture", "Section", "audit_html", "audit_json", "fix_html", "fix_json"]
 __all__ += ["read_audit", "report", "summarize_audit", "write_audit", "write_fix", "write_fix_json", "write_json"]
-__all__ += ["write_sections", "write_suspects"]
+__all__ += ["junit_xml", "write_junit", "write_sections", "write_suspects"]

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from spurless.core.errors import InputError
 from spurless.core.figures import Section
 from spurless.core.files import check_not_pipe, replace_text
 from spurless.core.findings import Audit, Finding, Suspect, Verdict
+from spurless.core.records import GroupRow
 from spurless.reporting.format import clean_name, escape_formula, format_count, format_number
 from spurless.reporting.sections import section_contexts
 
@@ -103,6 +104,7 @@ def audit_json(audit: Audit) -> str:
         "level": audit.level,
         "guesses": audit.chance_level_reason,
         "gaps": audit.gaps,
+        "groups": [asdict(row) for row in audit.groups],
         "findings": [_finding(finding, any(c is finding for c in confirmed)) for finding in audit.findings],
         "suspects": [_suspect(suspect) for suspect in audit.suspects],
         "facts": audit.facts,
@@ -368,7 +370,8 @@ def read_audit(path: Path | str) -> Audit:
         suspects = tuple(Suspect(**row) for row in content["suspects"])
         limits, level = tuple(map(str, content["limits"])), float(content["level"])
         gaps = tuple(map(str, content.get("gaps", ())))
-        return Audit(findings, suspects, dict(content["facts"]), limits, level, content.get("guesses"), gaps)
+        groups = tuple(_read_group(row) for row in content.get("groups", ()))
+        return Audit(findings, suspects, dict(content["facts"]), limits, level, content.get("guesses"), gaps, groups)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _error(path, f"the audit is incomplete: {error}") from None
 
@@ -378,6 +381,16 @@ def _read_finding(row: Mapping[str, Any]) -> Finding:
     fields = {key: value for key, value in row.items() if key not in DERIVED_FIELDS}
     fields["numbers"] = {key: value for key, value in fields["numbers"].items() if value is not None}
     return Finding(**fields | {"rows": tuple(fields["rows"])})
+
+
+def _read_group(row: Mapping[str, Any]) -> GroupRow:
+    """Return the accuracy of a group that has examples."""
+    group = GroupRow(**row)
+    fractions = (group.accuracy, group.low, group.high)
+    is_valid = all(isinstance(value, int | float) and 0 <= value <= 1 for value in fractions)
+    if not is_valid or not isinstance(group.name, str) or type(group.count) is not int or group.count < 1:
+        raise ValueError("the accuracy of a group is not valid")
+    return group
 
 
 def _error(path: Path | str, what: str) -> InputError:
