@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spurless.cli import params as cli
-from spurless.cli.console import print_error, print_json, print_text, progress_bar
+from spurless.cli.console import open_page, print_error, print_json, print_text, progress_bar
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_outputs
 from spurless.core.errors import InputError
@@ -68,6 +68,7 @@ def audit(
     export: Path | None = cli.param(
         None, cli.OUTPUT, "Also write the suspected examples to this table.", metavar="CSV"
     ),
+    open_: cli.OpenPage = False,
     json: cli.Json = False,
     quiet: cli.Quiet = False,
 ) -> None:
@@ -129,6 +130,8 @@ def audit(
         more = f", suspected examples in {export}" if export is not None else ""
         more += f", JUnit XML in {junit}" if junit is not None else ""
         print_text(f"page in {page.resolve()}, JSON in {json_file}{more}")
+    if open_:
+        open_page(page)
     if failures:
         for name, failure in failures.items():
             print_error(f"gate: {name}: {failure}")

@@ -122,6 +122,7 @@ Compact = Annotated[
     bool, option(OUTPUT, "Remove channels without effect from the ONNX model.", "--compact", metavar="")
 ]
 Json = Annotated[bool, option(OUTPUT, "Print JSON instead of text.", "--json", metavar="")]
+OpenPage = Annotated[bool, option(OUTPUT, "Open the page in the browser.", "--open", metavar="")]
 Quiet = Annotated[bool, option(OUTPUT, "Do not show progress bars.", "--quiet", metavar="")]
 TRACK_HELP = (
     "Log every run, epoch by epoch, with csv, tensorboard, mlflow or wandb (offline); choose the folder as csv:FOLDER. "

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +17,13 @@ from spurless.core.errors import InputError
 from spurless.core.figures import Section
 from spurless.core.files import check_not_pipe, replace_text
 from spurless.core.findings import Audit, Finding, Suspect, Verdict
-from spurless.core.records import GroupRow
+from spurless.core.records import GroupRow, Record
+from spurless.reporting.aggregate import count_test_examples
 from spurless.reporting.format import clean_name, escape_formula, format_count, format_number
 from spurless.reporting.sections import section_contexts
 
 SCHEMA = 1
+ACCURACIES = "accuracies of"  # fact of an audit whose accuracies are not of the audited examples
 COLUMNS = ("row", "file", "label", "predicted", "attribute", "score", "suspected")
 
 State = Literal["confirmed", "unsure", "present", "small", "chance", "inconclusive"]
@@ -356,13 +358,46 @@ def read_audit(path: Path | str) -> Audit:
         InputError: the file cannot be read, or does not contain an audit of this version.
     """
     check_arguments(read_audit, locals())
+    return _parse_audit(_read_json(path), path)
+
+
+def read_audits(path: Path | str) -> list[Audit]:
+    """Read the audit of a file, or those before and after from a file of ``spurless fix``.
+
+    If the old model was kept, there is one. The accuracies of groups and of all examples are those of the test split,
+    because the repair may have learned from the audited examples.
+
+    Raises:
+        InputError: the file cannot be read, or contains neither an audit nor a repair of this version.
+    """
+    check_arguments(read_audits, locals())
+    content = _read_json(path)
+    if not isinstance(content, dict) or "audit_before" not in content:
+        return [_parse_audit(content, path)]
+    return [_parse_repair(content, key, path) for key in ("before", "after") if content.get(f"audit_{key}") is not None]
+
+
+def _read_json(path: Path | str) -> Any:
     check_not_pipe(path)
     try:
-        content = json.loads(Path(path).read_bytes())
+        return json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         raise _error(path, "no such file") from None
     except (OSError, ValueError, RecursionError):
         raise _error(path, "the audit cannot be read") from None
+
+
+def _parse_repair(content: Mapping[str, Any], key: str, path: Path | str) -> Audit:
+    """Return the audit before or after a repair, with the accuracies of the test split."""
+    audit = _parse_audit(content[f"audit_{key}"], path)
+    record = Record.from_json(json.dumps(content.get(key)), f"{path}, {key!r}")
+    facts = {"accuracy": record.metrics.get("average"), "examples": count_test_examples(record)}
+    groups = tuple(row for row in record.groups if row.count and row.accuracy is not None)
+    return replace(audit, groups=groups, facts={**audit.facts, **facts, ACCURACIES: "the test split"})
+
+
+def _parse_audit(content: Any, path: Path | str) -> Audit:
+    """Return the audit in the content of a file."""
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or "verdict" not in content:
         raise _error(path, "this is not an audit of this version")
     try:
