@@ -13,6 +13,7 @@ from spurless.reporting.audit_text import (
     write_json,
     write_suspects,
 )
+from spurless.reporting.card import card_text, write_card
 from spurless.reporting.comparison import (
     AuditComparison,
     compare,
@@ -36,5 +37,13 @@ __all__ = [
     "fix_json",
 ]
 __all__ += ["read_audit", "report", "summarize_audit", "write_audit", "write_fix", "write_fix_json", "write_json"]
-__all__ += ["compare", "comparison_json", "read_audits", "write_comparison", "write_comparison_json"]
+__all__ += [
+    "card_text",
+    "compare",
+    "comparison_json",
+    "read_audits",
+    "write_card",
+    "write_comparison",
+    "write_comparison_json",
+]
 __all__ += ["junit_xml", "write_junit", "write_sections", "write_suspects"]

@@ -133,7 +133,7 @@ def compare(before: Audit, after: Audit) -> AuditComparison:
     return AuditComparison(
         before,
         after,
-        _compare_rows("all examples", *map(_average_row, (before, after))),
+        _compare_rows("all examples", *map(average_row, (before, after))),
         tuple(sorted(groups, key=lambda row: (row.difference is None, row.difference or 0.0))),
         tuple(sorted(findings, key=lambda change: order.index(change.outcome))),
         _list_notes(before, after),
@@ -233,7 +233,7 @@ def _compare_rows(name: str, before: GroupRow | None, after: GroupRow | None) ->
     return AccuracyChange(name, before, after, *newcombe_interval(new, old))
 
 
-def _average_row(audit: Audit) -> GroupRow | None:
+def average_row(audit: Audit) -> GroupRow | None:
     """Return the accuracy of all examples, from the facts of the audit; None if they are missing."""
     accuracy, count = finite_number(audit.facts.get("accuracy")), audit.facts.get("examples")
     if accuracy is None or not 0 <= accuracy <= 1 or type(count) is not int or count < 1:
