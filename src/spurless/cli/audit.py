@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ def audit(
     export: Path | None = cli.param(
         None, cli.OUTPUT, "Also write the suspected examples to this table.", metavar="CSV"
     ),
+    track: cli.TrackResult = None,
     open_: cli.OpenPage = False,
     json: cli.Json = False,
     quiet: cli.Quiet = False,
@@ -93,11 +95,13 @@ def audit(
     """
     from spurless.auditing import audit as run_audit
     from spurless.reporting import audit_json, write_audit, write_json, write_junit, write_suspects
+    from spurless.train.tracking import track_audit
 
     cli.check_split_name(part)
     if not 0 < level < 1:
         raise InputError("--level is out of range", expected="above 0 and below 1, such as 0.05", got=level)
     gate = _make_gate(fail_on, min_worst_group, allow, junit)
+    track = cli.resolve_track(track, Path())
     seed = resolve_seed(given.weights, given.seed)
     check_outputs([export, junit], "--out, --export, --junit", page=out, inputs=[given.weights, *data.inputs, masks])
     splits = open_dataset(data, seed, given.model, given.weights, quiet or json)
@@ -123,6 +127,8 @@ def audit(
     failures = gate.check(result)
     if junit is not None:
         write_junit(junit, result, gate)
+    if track is not None:
+        track_audit(track, result, [page, json_file])
     if json:
         print_json(audit_json(result))
     else:
@@ -132,9 +138,14 @@ def audit(
         print_text(f"page in {page.resolve()}, JSON in {json_file}{more}")
     if open_:
         open_page(page)
+    _exit_if_failed(failures)
+
+
+def _exit_if_failed(failures: Mapping[str, str]) -> None:
+    """Print the failures of the gate and exit with status 1 if there are any."""
+    for name, failure in failures.items():
+        print_error(f"gate: {name}: {failure}")
     if failures:
-        for name, failure in failures.items():
-            print_error(f"gate: {name}: {failure}")
         raise typer.Exit(1)
 
 

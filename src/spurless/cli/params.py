@@ -130,6 +130,14 @@ TRACK_HELP = (
 )
 Track = Annotated[str | None, option(OUTPUT, TRACK_HELP, metavar="KIND", show_default="off; the folder is OUT/track")]
 
+TRACK_RESULT_HELP = (
+    "Log the result as one run with its page, with csv, tensorboard, mlflow or wandb (offline); choose the folder as "
+    "csv:FOLDER. All but csv need pip install 'spurless\\[track]'."
+)
+TrackResult = Annotated[
+    str | None, option(OUTPUT, TRACK_RESULT_HELP, metavar="KIND", show_default="off; the folder is track")
+]
+
 
 def _parsed(name: str) -> property:
     """Return a property that parses the KEY=VALUE words of a field."""
