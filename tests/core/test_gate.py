@@ -64,6 +64,10 @@ def test_invalid_conditions_are_refused() -> None:
             Gate(None, accuracy)
     with pytest.raises(UnknownNameError):
         Gate("leaky")
+    with pytest.raises(InputError, match="'allow' has the wrong type"):
+        CLEAN.assert_clean(allow="tokens")
+    with pytest.raises(InputError, match="'worst_group' has the wrong type"):
+        Gate(worst_group="0.8")  # type: ignore[arg-type]  # what is tested
 
 
 def test_an_assertion_has_all_reasons_on_lines() -> None:

@@ -165,6 +165,7 @@ class Gate:
     allow: tuple[str, ...] = ()  # names of audits whose findings are accepted: the verdict is formed without them
 
     def __post_init__(self) -> None:
+        check_arguments(Gate, vars(self))
         if self.fail_on is not None and self.fail_on not in get_args(FailOn):
             raise UnknownNameError("verdict to fail on", self.fail_on, get_args(FailOn))
         if self.worst_group is not None and not 0 <= self.worst_group <= 1:

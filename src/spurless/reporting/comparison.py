@@ -39,7 +39,7 @@ OUTCOMES: Mapping[Outcome, str] = {
 }
 UNPAIRED = (
     "Differences are unpaired: these files contain no predictions, so the examples of the two audits count as "
-    "independent samples. If the examples are the same, the intervals are wider than a paired comparison would give."
+    "independent samples. If the examples are the same, a paired comparison would usually give narrower intervals."
 )
 NOT_CORRECTED = (
     "Each interval covers one difference at 95 %. Of 20 groups that do not change, about one is listed as gained or "

@@ -179,8 +179,8 @@ def _audit_settings(audit: Audit) -> dict[str, Any]:
 
 def _audit_numbers(audit: Audit) -> dict[str, Any]:
     """Return accuracies with the ends of the worst group's interval, counts of findings, and all severities."""
-    numbers = {"flagged": len(audit.flagged), "confirmed": len(audit.confirmed)}
-    numbers |= {"accuracy": audit.facts.get("accuracy")}
+    numbers: dict[str, Any] = {"flagged": len(audit.flagged), "confirmed": len(audit.confirmed)}
+    numbers["accuracy"] = audit.facts.get("accuracy")
     if (worst := audit.worst_group) is not None:
         numbers |= {"worst_group": worst.accuracy, "worst_group_low": worst.low, "worst_group_high": worst.high}
     return numbers | {f"severity/{finding.audit}": finding.severity for finding in audit.findings}
