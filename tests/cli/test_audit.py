@@ -78,10 +78,15 @@ def test_a_gate_decides_the_status_after_everything_is_written(cli: Cli, here: P
     assert accuracy == pytest.approx(content["facts"]["accuracy"])
 
 
-def test_a_gate_that_passes_is_status_0_and_is_tracked(cli: Cli, here: Path, weights: Path) -> None:
-    words = ("audit", weights, *SHORT, "--only", "attribute-use", "--fail-on", "shortcut", "--track", "csv")
+def test_a_gate_that_passes_is_status_0_and_is_tracked(
+    cli: Cli, here: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("audit", weights, *SHORT, "--only", "attribute-use", "--fail-on", "shortcut", "--track", "csv", "--open")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
     result = cli(*words, "--allow", "attribute-use", "--min-worst-group", "0")
     assert (result.status, result.err) == (0, "")
+    assert opened == [(here / "audit.html").resolve().as_uri()]
     (folder,) = (here / "track").iterdir()
     assert {path.name for path in folder.iterdir()} == {"metrics.csv", "hparams.yaml", "audit.html", "audit.json"}
 
