@@ -157,6 +157,8 @@ BASES: dict[str, tuple[str, ...]] = {
     ),
     "fix": (f"w.safetensors {PLANTED} --device cpu --method class-resample --train steps=2 --quiet",),
     "explain": ("images.safetensors --data pictures --device cpu --count 2 --quiet",),
+    "compare": ("audit.json audit.json",),
+    "card": ("audit.json", "audit.json --brief"),
     "report": ("records.jsonl", "records.jsonl --audit audit.json"),
     "reproduce": ("theory/planted-erm --seeds 1 --device cpu --quiet",),
     "ls": ("methods",),

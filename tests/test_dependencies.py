@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NAMES = {"PIL": "pillow", "sklearn": "scikit-learn"}  # distributions with another name than their package
 THROUGH_OTHERS = {"tensorboard", "mlflow", "onnxscript"}  # imported by lightning and torch
-ALTERNATIVES = {"onnxruntime"}  # used if it is installed
+ALTERNATIVES = {"onnxruntime", "pytest"}  # used if they are installed
 NOT_FOR_USERS = {"dev", "docs"}  # extras
 SELF = "spurless"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 import spurless as sp
 from spurless.models.weights import save_weights
+from spurless.reporting import read_audit
 from spurless.train.run import Compute
 
 Cli = Callable[..., Any]
@@ -52,6 +54,57 @@ def test_json_is_all_there_is_on_the_terminal(cli: Cli, weights: Path) -> None:
     result = cli("audit", weights, *SHORT, "--only", "error-slices", "--json")
     found = json.loads(result.out)
     assert [finding["audit"] for finding in found["findings"]] == ["error-slices"]
+
+
+def test_a_gate_decides_the_status_after_everything_is_written(cli: Cli, here: Path, weights: Path) -> None:
+    gate = ("--fail-on", "shortcut", "--min-worst-group", "0.99", "--junit", "audit.xml")
+    result = cli("audit", weights, *SHORT, "--only", "attribute-use", "--json", *gate)
+    assert result.status == 1
+    content = json.loads(result.out)
+    assert content["verdict"] == "shortcut"
+    lines = result.err.splitlines()
+    assert [line.split(": ")[:3] for line in lines] == [
+        ["spurless", "gate", name] for name in ("verdict", "attribute-use", "worst-group")
+    ]
+    root = ElementTree.parse(here / "audit.xml").getroot()
+    assert root.get("failures") == "3"
+    assert (here / "audit.html").exists()
+    groups = read_audit(here / "audit.json").groups
+    data = sp.load("patched-digits").val
+    assert {row.name: row.count for row in groups} == {
+        name: n for name, n in zip(data.groups.names, data.counts.tolist(), strict=True) if n
+    }
+    accuracy = sum(row.count * (row.accuracy or 0) for row in groups) / len(data)
+    assert accuracy == pytest.approx(content["facts"]["accuracy"])
+
+
+def test_a_gate_that_passes_is_status_0_and_is_tracked(
+    cli: Cli, here: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("audit", weights, *SHORT, "--only", "attribute-use", "--fail-on", "shortcut", "--track", "csv", "--open")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    result = cli(*words, "--allow", "attribute-use", "--min-worst-group", "0")
+    assert (result.status, result.err) == (0, "")
+    assert opened == [(here / "audit.html").resolve().as_uri()]
+    (folder,) = (here / "track").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"metrics.csv", "hparams.yaml", "audit.html", "audit.json"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--fail-on", "leaky"), "No verdict to fail on is called 'leaky'"),
+        (("--min-worst-group", "80"), "out of range .expected a fraction"),
+        (("--junit", "a.xml"), "--junit needs a gate"),
+        (("--allow", "tokens", "--min-worst-group", "0.5"), "--allow needs a gate"),
+        (("--fail-on", "shortcut", "--junit", "audit.json"), "two outputs have the same path"),
+    ],
+)
+def test_an_invalid_gate_is_refused_before_the_audit(
+    refused: Refused, weights: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    refused(sentence, "audit", weights, *SHORT, *words)
 
 
 def test_masks_are_read_from_a_file(cli: Cli, here: Path, weights: Path) -> None:

@@ -38,7 +38,7 @@ def weights(here: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_repair_leaves_weights_a_page_its_twin_and_records(cli: Cli, here: Path, weights: Path) -> None:
-    result = cli("fix", weights, *SHORT, "--budget", "0", "--records", "both.jsonl")
+    result = cli("fix", weights, *SHORT, "--budget", "0", "--records", "both.jsonl", "--track", "csv")
     assert result.status == 0, result.err
     assert result.out.startswith("Repaired by ")
     assert "on the test split, the worst group rises from" in result.out.splitlines()[0]
@@ -52,6 +52,13 @@ def test_a_repair_leaves_weights_a_page_its_twin_and_records(cli: Cli, here: Pat
     records = result.records(here / "both.jsonl")
     assert [record["method"] for record in records] == ["before", found["choice"]["method"]]
     assert records[1]["metrics"]["worst_group"] > records[0]["metrics"]["worst_group"] + 0.3
+    (folder,) = (here / "track").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"metrics.csv", "hparams.yaml", "fixed.html", "fixed.json"}
+    compared = json.loads(cli("compare", "fixed.json", "--json").out)
+    assert compared["verdicts"][0] == "shortcut"
+    before = {row["name"]: row["before"]["accuracy"] for row in compared["groups"]}
+    assert before == {row["name"]: row["accuracy"] for row in records[0]["groups"] if row["count"]}
+    assert "## Repair" in Path(cli("card", "fixed.json").out.strip()).read_text()
     again = cli("eval", "fixed.safetensors", "--device", "cpu", "--json")
     assert json.loads(again.out)["metrics"]["worst_group"] == records[1]["metrics"]["worst_group"]
 

@@ -27,13 +27,16 @@ from spurless.core.figures import Figure, Picture, Section
 from spurless.reporting import (
     audit_html,
     audit_json,
+    comparison_json,
     fix_html,
     fix_json,
     write_audit,
+    write_comparison,
     write_fix,
     write_sections,
     write_suspects,
 )
+from spurless.reporting import compare as compare_audits
 
 pytestmark = pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")
 HOSTILE = (
@@ -200,6 +203,13 @@ def make_fix_page(words: Names, folder: Path) -> str:
     return write_fix(folder / "f.html", fixed, title=" ".join(words)).read_text()
 
 
+def make_comparison(words: Names, folder: Path) -> str:
+    audit = make_audit(words)
+    comparison = compare_audits(audit, replace(audit, findings=audit.findings[1:], groups=audit.groups[1:]))
+    assert json.loads(comparison_json(comparison))
+    return write_comparison(folder / "c.html", comparison, title=" ".join(words)).read_text()
+
+
 def make_sections(words: Names, folder: Path) -> str:
     text, pixel = " ".join(words), make_pixel(folder)
     chart = {"data": [{"type": "scatter", "x": list(words), "y": [1] * len(words), "name": text, "text": list(words)}]}
@@ -213,6 +223,7 @@ PAGES: dict[str, Callable[[Names, Path], str]] = {
     "audit": make_audit_page,
     "texts": make_text_page,
     "fix": make_fix_page,
+    "comparison": make_comparison,
     "sections": make_sections,
     "audit_html": lambda words, _: audit_html(make_audit(words)),
     "fix_html": lambda words, _: fix_html(make_repair(words)),

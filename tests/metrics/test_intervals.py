@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from spurless.core.errors import InputError
-from spurless.metrics.intervals import bootstrap_worst, compare_paired, newcombe_interval, over_seeds, wilson_intervals
+from spurless.core.stats import newcombe_interval
+from spurless.metrics.intervals import bootstrap_worst, compare_paired, over_seeds, wilson_intervals
 
 
 def test_wilson_by_hand() -> None:

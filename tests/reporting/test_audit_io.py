@@ -11,6 +11,7 @@ import pytest
 
 from spurless.core.errors import InputError
 from spurless.core.findings import Audit, Finding, Suspect
+from spurless.core.records import GroupRow
 from spurless.reporting.audit_text import audit_json, read_audit, write_json
 
 USE = Finding("slices", "Mistakes share grass", 0.4, True, 0.002, "40 %", "Repair.", shortcut="grass", rows=(7, 3))
@@ -20,6 +21,7 @@ AUDIT = Audit(
     {"model": "resnet18", "labels": ["cow", "camel"]},
     ("Few were seen.",),
     0.1,
+    groups=(GroupRow("cow, sand", 5, 0.6, 0.2, 0.9),),
 )
 
 

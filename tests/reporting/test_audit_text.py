@@ -158,6 +158,7 @@ def test_json_holds_everything_but_the_pictures(pixel: bytes) -> None:
         "level",
         "guesses",
         "gaps",
+        "groups",
         "findings",
         "suspects",
         "facts",

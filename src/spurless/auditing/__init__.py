@@ -45,12 +45,15 @@ from spurless.auditing.suspects import MAX_PICTURES, find_suspected, list_suspec
 from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
 from spurless.core.findings import Audit, Finding
+from spurless.core.groups import Groups
 from spurless.core.progress import Progress, progress_to
 from spurless.core.provenance import hardware, versions
+from spurless.core.records import GroupRow
 from spurless.data.split import Split, Splits
 from spurless.data.words import load_spelling
 from spurless.explain.gradients import gradient_reaches_input
 from spurless.explain.overlays import has_images
+from spurless.metrics.groupwise import group_table
 from spurless.models.classifier import move_to_device_of
 from spurless.models.wrapping import wrap
 from spurless.reporting import audit_html
@@ -174,7 +177,16 @@ def audit(  # noqa: PLR0913 - public API
         level,
         None if context.chance_level_reason is None else to_sentence(context.chance_level_reason),
         find_gaps(context, findings, int(minority.suspected.sum())),
+        _measure_groups(context),
     )
+
+
+def _measure_groups(context: AuditContext) -> tuple[GroupRow, ...]:
+    """Return the accuracy of every group that has examples; of every class if no attribute is known."""
+    split = context.split
+    groups = split.groups if has_any_attribute(split) else Groups(split.groups.labels)
+    a = split.a.cpu() if groups.attributes else torch.zeros_like(context.y)
+    return tuple(row for row in group_table(context.predicted, context.y, a, groups).rows() if row.count)
 
 
 def find_gaps(context: AuditContext, findings: Sequence[Finding], n_suspected: int) -> tuple[str, ...]:

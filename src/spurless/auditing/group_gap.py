@@ -41,8 +41,8 @@ from spurless.auditing.attribute_association import (
 )
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
+from spurless.core.stats import newcombe_interval
 from spurless.metrics.groupwise import GroupTable, group_table
-from spurless.metrics.intervals import newcombe_interval
 
 NAME = "group-gap"
 QUESTION = "Is the model worse on examples of the same label that have another attribute?"

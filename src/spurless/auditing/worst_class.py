@@ -24,7 +24,8 @@ from spurless.auditing._figures import Axis, Series, bars
 from spurless.auditing._permutation import iter_permutations, p_value
 from spurless.core.figures import Figure
 from spurless.core.findings import Finding
-from spurless.metrics.intervals import newcombe_interval, wilson_intervals
+from spurless.core.stats import newcombe_interval
+from spurless.metrics.intervals import wilson_intervals
 
 NAME = "worst-class"
 QUESTION = "Is the model worse on one class than on the others?"

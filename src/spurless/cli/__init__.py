@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 from spurless import __version__
 from spurless.cli.audit import audit
 from spurless.cli.bench import bench
+from spurless.cli.card import card
+from spurless.cli.compare import compare
 from spurless.cli.console import escape_controls, handle_warnings
 from spurless.cli.data import data
 from spurless.cli.demo import demo
@@ -65,7 +67,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (demo, fit, sweep, bench, evaluate, audit, fix, explain, report, reproduce, ls, doctor):
+for command in (demo, fit, sweep, bench, evaluate, audit, fix, compare, card, explain, report, reproduce, ls, doctor):
     app.command("eval" if command is evaluate else command.__name__)(command)
 app.add_typer(data, name="data")
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from spurless.cli import params as cli
-from spurless.cli.console import print_json, print_text, progress_bar
+from spurless.cli.console import open_page, print_error, print_json, print_text, progress_bar
 from spurless.cli.inputs import open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_outputs
 from spurless.core.errors import InputError
 from spurless.core.files import check_not_pipe
+from spurless.core.findings import Gate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from spurless.core.findings import Audit
 
-AUDITS = "Audits"
+AUDITS, GATE = "Audits", "Gate"
 
 
 @cli.expand_params
@@ -45,11 +49,34 @@ def audit(
     ),
     permutations: int = cli.param(499, AUDITS, "Number of permutations.", min=1),
     level: float = cli.param(0.05, AUDITS, "Significance level: false-positive rate per test."),
+    fail_on: str | None = cli.param(
+        None,
+        GATE,
+        "Exit with status 1 for this verdict or a worse one: shortcut, suspicious or inconclusive, from worst to "
+        "mildest.",
+        metavar="VERDICT",
+        show_default="any verdict is status 0",
+    ),
+    min_worst_group: float | None = cli.param(
+        None,
+        GATE,
+        "Exit with status 1 if the accuracy of the worst group (without attributes: class) is lower, as a fraction.",
+        metavar="ACCURACY",
+        show_default="any",
+    ),
+    allow: list[str] = cli.param(
+        list, GATE, "Accept the findings of this audit in the gate; repeat for more.", metavar="NAME"
+    ),
+    junit: Path | None = cli.param(
+        None, GATE, "Also write the result of the gate as JUnit XML, one test case per audit.", metavar="XML"
+    ),
     device: cli.DeviceParams,
     out: Path = cli.param(Path("audit.html"), cli.OUTPUT, "Page to write.", metavar="HTML"),
     export: Path | None = cli.param(
         None, cli.OUTPUT, "Also write the suspected examples to this table.", metavar="CSV"
     ),
+    track: cli.TrackResult = None,
+    open_: cli.OpenPage = False,
     json: cli.Json = False,
     quiet: cli.Quiet = False,
 ) -> None:
@@ -60,21 +87,30 @@ def audit(
     then lists the findings, and shows examples that seem to contradict the
     shortcut. A JSON file with the same content is written next to it.
 
+    Exit status: 0 if the audit was completed; 1 if it was completed and --fail-on
+    or --min-worst-group fails; 2 for invalid input; 130, 143 or 129 if it was
+    interrupted by Ctrl-C, SIGTERM or SIGHUP. The files are written before the gate
+    decides. A model at chance level fails every --fail-on.
+
     Examples:
       spurless audit runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
       spurless audit mine.safetensors --data birds/ --model torchvision:resnet18
       spurless audit mine.safetensors --data meta.csv --label y --export suspects.csv
+      spurless audit mine.safetensors --fail-on suspicious --min-worst-group 0.8 --junit audit.xml
       spurless audit mine.safetensors --only image-properties --only hidden-regions
       spurless audit mine.safetensors --add audits.py:BRIGHTNESS
     """
     from spurless.auditing import audit as run_audit
-    from spurless.reporting import audit_json, write_audit, write_json, write_suspects
+    from spurless.reporting import audit_json, write_audit, write_json, write_junit, write_suspects
+    from spurless.train.tracking import track_audit
 
     cli.check_split_name(part)
     if not 0 < level < 1:
         raise InputError("--level is out of range", expected="above 0 and below 1, such as 0.05", got=level)
+    gate = _make_gate(fail_on, min_worst_group, allow, junit)
+    track = cli.resolve_track(track, Path())
     seed = resolve_seed(given.weights, given.seed)
-    check_outputs([export], "--out, --export", page=out, inputs=[given.weights, *data.inputs, masks])
+    check_outputs([export, junit], "--out, --export, --junit", page=out, inputs=[given.weights, *data.inputs, masks])
     splits = open_dataset(data, seed, given.model, given.weights, quiet or json)
     model = open_model(given.weights, given.model, given.options, splits, seed)
     with progress_bar(quiet or json) as progress:
@@ -96,12 +132,37 @@ def audit(
     json_file = write_json(out.with_suffix(".json"), result)
     if export is not None:
         write_suspects(export, result)
+    failures = gate.check(result)
+    if junit is not None:
+        write_junit(junit, result, gate)
+    if track is not None:
+        track_audit(track, result, [page, json_file])
     if json:
         print_json(audit_json(result))
-        return
-    _show(result)
-    more = f", suspected examples in {export}" if export is not None else ""
-    print_text(f"page in {page.resolve()}, JSON in {json_file}{more}")
+    else:
+        _show(result)
+        more = f", suspected examples in {export}" if export is not None else ""
+        more += f", JUnit XML in {junit}" if junit is not None else ""
+        print_text(f"page in {page.resolve()}, JSON in {json_file}{more}")
+    if open_:
+        open_page(page)
+    _exit_if_failed(failures)
+
+
+def _exit_if_failed(failures: Mapping[str, str]) -> None:
+    """Print the failures of the gate and exit with status 1 if there are any."""
+    for name, failure in failures.items():
+        print_error(f"gate: {name}: {failure}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _make_gate(fail_on: str | None, min_worst_group: float | None, allow: list[str], junit: Path | None) -> Gate:
+    """Return the conditions of the options; raise if an option has no effect without another."""
+    if fail_on is None and (allow or (junit is not None and min_worst_group is None)):
+        names = "--allow" if allow else "--junit"
+        raise InputError(f"{names} needs a gate", hint="Add --fail-on suspicious.")
+    return Gate(fail_on, min_worst_group, tuple(allow))
 
 
 def _show(result: Audit) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any
@@ -34,6 +36,17 @@ def escape_controls(text: str) -> str:
 def print_text(text: object = "") -> None:
     """Print a line, with control characters escaped."""
     print(escape_controls(str(text)))
+
+
+def open_page(page: Path) -> None:
+    """Open a page in the browser, and print a line if there is none."""
+    if webbrowser.open(page.resolve().as_uri()) is False:
+        print_error("no browser was found; open the page by hand.")
+
+
+def print_error(text: str) -> None:
+    """Print a line on standard error, with control characters escaped."""
+    print(f"spurless: {escape_controls(text)}", file=sys.stderr)
 
 
 def print_json(text: str) -> None:

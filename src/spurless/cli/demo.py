@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import webbrowser
 from pathlib import Path
 from typing import Any
 
 from spurless.cli import params as cli
-from spurless.cli.console import print_text, progress_bar
+from spurless.cli.console import open_page, print_text, progress_bar
 from spurless.core.errors import InputError
 from spurless.core.files import check_writable
 from spurless.core.findings import Audit
@@ -30,7 +29,7 @@ PRESETS = {"masktune": "digits", "neurontune": "digits"}
 def demo(
     out: Path = cli.param(Path("demo"), None, "Folder for the page and the records."),
     seeds: int = cli.param(5, None, "Number of seeds.", min=1),
-    open_: bool = cli.flag(None, "Open the page in the browser.", "--open"),
+    open_: cli.OpenPage = False,
     quiet: cli.Quiet = False,
 ) -> None:
     """Train a classifier that relies on a shortcut, audit and repair it, and write one page.
@@ -77,7 +76,7 @@ def demo(
     print_text()
     print_text(f"The page: {page.resolve()}")
     if open_:
-        webbrowser.open(page.resolve().as_uri())
+        open_page(page)
 
 
 def _check_earlier_records(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from spurless.cli import params as cli
-from spurless.cli.console import print_json, print_table, print_text, progress_bar
+from spurless.cli.console import open_page, print_json, print_table, print_text, progress_bar
 from spurless.cli.inputs import check_no_selector, open_dataset, open_model, resolve_seed
 from spurless.cli.outputs import check_onnx_path, check_outputs
 from spurless.core.config import parse_pairs
@@ -81,6 +81,8 @@ def fix(
     records: Path | None = cli.param(
         None, cli.OUTPUT, "Append the records before and after the repair to this file.", metavar="FILE"
     ),
+    track: cli.TrackResult = None,
+    open_: cli.OpenPage = False,
     json: cli.Json = False,
     quiet: cli.Quiet = False,
 ) -> None:
@@ -106,8 +108,10 @@ def fix(
     from spurless.models.export import write_onnx
     from spurless.models.weights import save_weights
     from spurless.reporting import fix_json, write_fix, write_fix_json
+    from spurless.train.tracking import track_repair
 
     seed = resolve_seed(given.weights, given.seed)
+    track = cli.resolve_track(track, Path())
     check_no_selector(given.weights)
     check_onnx_path(onnx, given.weights, compact=compact)
     flags = "--out, --save, --onnx, --records"
@@ -141,6 +145,10 @@ def fix(
         for record in (result.before, result.after)[: 2 if result.fixed else 1]:
             append_record(records, record)
         written.append(f"records in {records}")
+    if track is not None:
+        track_repair(track, result, [out, out.with_suffix(".json")])
+    if open_:
+        open_page(out)
     if json:
         print_json(fix_json(result))
         return

@@ -122,12 +122,21 @@ Compact = Annotated[
     bool, option(OUTPUT, "Remove channels without effect from the ONNX model.", "--compact", metavar="")
 ]
 Json = Annotated[bool, option(OUTPUT, "Print JSON instead of text.", "--json", metavar="")]
+OpenPage = Annotated[bool, option(OUTPUT, "Open the page in the browser.", "--open", metavar="")]
 Quiet = Annotated[bool, option(OUTPUT, "Do not show progress bars.", "--quiet", metavar="")]
 TRACK_HELP = (
     "Log every run, epoch by epoch, with csv, tensorboard, mlflow or wandb (offline); choose the folder as csv:FOLDER. "
     "All but csv need pip install 'spurless\\[track]'."
 )
 Track = Annotated[str | None, option(OUTPUT, TRACK_HELP, metavar="KIND", show_default="off; the folder is OUT/track")]
+
+TRACK_RESULT_HELP = (
+    "Log the result as one run with its page, with csv, tensorboard, mlflow or wandb (offline); choose the folder as "
+    "csv:FOLDER. All but csv need pip install 'spurless\\[track]'."
+)
+TrackResult = Annotated[
+    str | None, option(OUTPUT, TRACK_RESULT_HELP, metavar="KIND", show_default="off; the folder is track")
+]
 
 
 def _parsed(name: str) -> property:

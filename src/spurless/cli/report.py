@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spurless.cli import params as cli
-from spurless.cli.console import print_text
+from spurless.cli.console import open_page, print_text
 from spurless.cli.outputs import check_outputs
 
 
@@ -23,6 +23,7 @@ def report(
     audit: list[Path] = cli.param(
         list, None, "Also show this audit: the JSON file that spurless audit writes; repeat for more.", metavar="JSON"
     ),
+    open_: cli.OpenPage = False,
 ) -> None:
     """Write one self-contained HTML page that compares RECORDS.
 
@@ -37,4 +38,7 @@ def report(
     from spurless.reporting import read_audit, report
 
     check_outputs([out], "--out", inputs=[*audit, *(file for path in records for file in record_files(path))])
-    print_text(report(out, read_record_files(records), audits=[read_audit(path) for path in audit], title=title))
+    page = report(out, read_record_files(records), audits=[read_audit(path) for path in audit], title=title)
+    print_text(page)
+    if open_:
+        open_page(page)

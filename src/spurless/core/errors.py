@@ -90,6 +90,14 @@ class DivergedError(SpurlessError, ArithmeticError):
         )
 
 
+class AuditFailedError(SpurlessError, AssertionError):
+    """An audit does not satisfy the conditions of a test; ``failures`` has a sentence for each that fails."""
+
+    def __init__(self, failures: Iterable[str]) -> None:
+        self.failures = tuple(failures)
+        super().__init__("\n".join(("The audit fails.", *(f"* {failure}" for failure in self.failures))))
+
+
 class MissingExtraError(SpurlessError, ImportError):
     """An optional dependency is not installed."""
 

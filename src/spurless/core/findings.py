@@ -1,14 +1,19 @@
-"""Results of an audit: findings, suspected minority examples, and the verdict over all of them."""
+"""Results of an audit: findings, suspected minority examples, the verdict over all of them, and conditions on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
+from spurless.core.arguments import check_arguments
+from spurless.core.errors import AuditFailedError, InputError, UnknownNameError
 from spurless.core.figures import Figure, Picture
+from spurless.core.records import GroupRow
 
 Verdict = Literal["shortcut", "suspicious", "none-found", "inconclusive"]
+FailOn = Literal["shortcut", "suspicious", "inconclusive"]
+"""The mildest verdict that fails a gate: each also fails for those listed before it."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,13 @@ class Audit:
     """a sentence on why the model is at chance level; None if it is better than chance"""
     gaps: tuple[str, ...] = ()
     """why these examples could not have shown a shortcut, a sentence each, with what to collect; empty if they could"""
+    groups: tuple[GroupRow, ...] = ()
+    """accuracy of each group of label and attribute that has examples; of each class if no attribute is known"""
+
+    @property
+    def worst_group(self) -> GroupRow | None:
+        """The group with the lowest accuracy; None in audits of older versions, which do not contain groups."""
+        return min(self.groups, key=lambda row: row.accuracy or 0.0, default=None)
 
     @property
     def flagged(self) -> tuple[Finding, ...]:
@@ -117,3 +129,88 @@ class Audit:
             return "suspicious"
         is_tested = any(finding.shows_use and finding.p is not None for finding in self.findings)
         return "none-found" if is_tested and not self.gaps else "inconclusive"
+
+    def assert_clean(
+        self, *, worst_group: float | None = None, fail_on: str = "suspicious", allow: Sequence[str] = ()
+    ) -> None:
+        """Raise if the audit does not satisfy the conditions of a :class:`Gate`; for tests.
+
+        Args:
+            worst_group: the lowest accuracy that the worst group may have.
+            fail_on: the mildest verdict that fails: ``shortcut``, ``suspicious`` or ``inconclusive``.
+            allow: names of audits whose findings are known and accepted.
+
+        Raises:
+            AuditFailedError: a condition is not satisfied; it is an ``AssertionError``.
+        """
+        check_arguments(Audit.assert_clean, locals())
+        failures = Gate(fail_on, worst_group, tuple(allow)).check(self)
+        if failures:
+            raise AuditFailedError(failures.values())
+
+
+VERDICT_CASE, GROUP_CASE = "verdict", "worst-group"  # conditions on the whole audit; the others are names of audits
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Conditions on an audit, for continuous integration.
+
+    A model at chance level fails every condition on the verdict: its audit cannot find a shortcut.
+    """
+
+    fail_on: str | None = "suspicious"  # one of ``FailOn``; None: any verdict passes
+    worst_group: float | None = None
+    """smallest accuracy of the worst group, as measured: its interval is only reported; None: any"""
+    allow: tuple[str, ...] = ()  # names of audits whose findings are accepted: the verdict is formed without them
+
+    def __post_init__(self) -> None:
+        check_arguments(Gate, vars(self))
+        if self.fail_on is not None and self.fail_on not in get_args(FailOn):
+            raise UnknownNameError("verdict to fail on", self.fail_on, get_args(FailOn))
+        if self.worst_group is not None and not 0 <= self.worst_group <= 1:
+            expected = "a fraction from 0 to 1, such as 0.8"
+            raise InputError("the accuracy of the worst group is out of range", expected=expected, got=self.worst_group)
+
+    def check(self, audit: Audit) -> dict[str, str]:
+        """Return a sentence for each failure, by the name of the condition or of the audit; empty if all is well.
+
+        Example:
+            >>> Gate().check(Audit((Finding("a", "The corner is used", 0.5, True, 0.01, "Why.", ""),)))
+            {'verdict': "The verdict is 'shortcut'.", 'a': 'The corner is used. Why.'}
+            >>> Gate(allow=("a",)).check(Audit((Finding("a", "The corner is used", 0.5, True, 0.01, "Why.", ""),)))
+            {}
+        """
+        return self._check_verdict(audit) | self._check_worst_group(audit)
+
+    def _check_verdict(self, audit: Audit) -> dict[str, str]:
+        if self.fail_on is None:
+            return {}
+        accepted = [replace(f, flagged=f.flagged and f.audit not in self.allow) for f in audit.findings]
+        audit = replace(audit, findings=tuple(accepted))
+        verdicts: tuple[str, ...] = get_args(FailOn)
+        failing = verdicts[: verdicts.index(self.fail_on) + 1]
+        if audit.verdict not in failing and audit.chance_level_reason is None:
+            return {}
+        reasons = [
+            *filter(None, (audit.chance_level_reason,)),
+            *(audit.gaps if audit.verdict == "inconclusive" else ()),
+        ]
+        causes = audit.confirmed if self.fail_on == "shortcut" else audit.flagged
+        findings = {finding.audit: f"{finding.title.rstrip('.')}. {finding.because}" for finding in causes}
+        return {VERDICT_CASE: " ".join((f"The verdict is {audit.verdict!r}.", *reasons)), **findings}
+
+    def _check_worst_group(self, audit: Audit) -> dict[str, str]:
+        if self.worst_group is None:
+            return {}
+        worst = audit.worst_group
+        if worst is None:
+            hint = "Audit the model again with this version."
+            raise InputError("this audit does not contain the accuracies of groups", hint=hint)
+        accuracy, low, high = (100 * (value or 0.0) for value in (worst.accuracy, worst.low, worst.high))
+        if (worst.accuracy or 0.0) >= self.worst_group:
+            return {}
+        return {
+            GROUP_CASE: f"The accuracy of the worst group, {worst.name!r}, is {accuracy:.1f} % of {worst.count:,} "
+            f"examples (95 % interval {low:.1f} to {high:.1f} %); at least {100 * self.worst_group:g} % is required."
+        }

@@ -1,4 +1,4 @@
-"""Confidence intervals of fractions (Wilson) and means (Student's t), without torch."""
+"""Confidence intervals of fractions (Wilson), their differences (Newcombe) and means (Student's t), without torch."""
 
 from __future__ import annotations
 
@@ -23,6 +23,28 @@ def wilson_interval(fraction: float | None, n: int) -> tuple[float | None, float
     center = (fraction + z2 / (2 * n)) / (1 + z2 / n)
     half = Z_975 / (1 + z2 / n) * math.sqrt(max(fraction * (1 - fraction), 0.0) / n + z2 / (4 * n * n))
     return max(0.0, center - half), min(1.0, center + half)
+
+
+def newcombe_interval(one: tuple[int, int], two: tuple[int, int]) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of two independent fractions; NaN if one has no examples.
+
+    Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17,
+    1998, method 10, which combines the Wilson intervals of both.
+
+    Each fraction is a number of successes and of examples; the second is subtracted.
+
+    Example:
+        >>> low, high = newcombe_interval((56, 70), (48, 80))  # the worked example of that paper
+        >>> round(low, 4), round(high, 4)
+        (0.0524, 0.3339)
+    """
+    if not one[1] or not two[1]:
+        return math.nan, math.nan
+    first, second = one[0] / one[1], two[0] / two[1]
+    low1, high1 = (end or 0.0 for end in wilson_interval(first, one[1]))
+    low2, high2 = (end or 0.0 for end in wilson_interval(second, two[1]))
+    gap = first - second
+    return gap - math.hypot(first - low1, high2 - second), gap + math.hypot(high1 - first, second - low2)
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -79,27 +79,6 @@ def wilson_intervals(correct: Tensor | int, count: Tensor | int, level: float = 
     return low, high
 
 
-def newcombe_interval(one: tuple[int, int], two: tuple[int, int]) -> tuple[float, float]:
-    """Return the 95 % interval of the difference of two independent fractions; NaN if one has no examples.
-
-    Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17,
-    1998, method 10, which combines the Wilson intervals of both.
-
-    Each fraction is a number of successes and of examples; the second is subtracted.
-
-    Example:
-        >>> low, high = newcombe_interval((56, 70), (48, 80))  # the worked example of that paper
-        >>> round(low, 4), round(high, 4)
-        (0.0524, 0.3339)
-    """
-    if not one[1] or not two[1]:
-        return math.nan, math.nan
-    (low1, high1), (low2, high2) = (map(float, wilson_intervals(*side)) for side in (one, two))
-    first, second = one[0] / one[1], two[0] / two[1]
-    gap = first - second
-    return gap - math.hypot(first - low1, high2 - second), gap + math.hypot(high1 - first, second - low2)
-
-
 def bootstrap_worst(
     correct: Tensor, membership: Tensor, generator: torch.Generator, *, level: float = 0.95, n_resamples: int = 2000
 ) -> tuple[float, float]:

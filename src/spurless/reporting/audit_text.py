@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,13 @@ from spurless.core.errors import InputError
 from spurless.core.figures import Section
 from spurless.core.files import check_not_pipe, replace_text
 from spurless.core.findings import Audit, Finding, Suspect, Verdict
+from spurless.core.records import GroupRow, Record
+from spurless.reporting.aggregate import count_test_examples
 from spurless.reporting.format import clean_name, escape_formula, format_count, format_number
 from spurless.reporting.sections import section_contexts
 
 SCHEMA = 1
+ACCURACIES = "accuracies of"  # fact of an audit whose accuracies are not of the audited examples
 COLUMNS = ("row", "file", "label", "predicted", "attribute", "score", "suspected")
 
 State = Literal["confirmed", "unsure", "present", "small", "chance", "inconclusive"]
@@ -103,6 +106,7 @@ def audit_json(audit: Audit) -> str:
         "level": audit.level,
         "guesses": audit.chance_level_reason,
         "gaps": audit.gaps,
+        "groups": [asdict(row) for row in audit.groups],
         "findings": [_finding(finding, any(c is finding for c in confirmed)) for finding in audit.findings],
         "suspects": [_suspect(suspect) for suspect in audit.suspects],
         "facts": audit.facts,
@@ -354,13 +358,46 @@ def read_audit(path: Path | str) -> Audit:
         InputError: the file cannot be read, or does not contain an audit of this version.
     """
     check_arguments(read_audit, locals())
+    return _parse_audit(_read_json(path), path)
+
+
+def read_audits(path: Path | str) -> list[Audit]:
+    """Read the audit of a file, or those before and after from a file of ``spurless fix``.
+
+    If the old model was kept, there is one. The accuracies of groups and of all examples are those of the test split,
+    because the repair may have learned from the audited examples.
+
+    Raises:
+        InputError: the file cannot be read, or contains neither an audit nor a repair of this version.
+    """
+    check_arguments(read_audits, locals())
+    content = _read_json(path)
+    if not isinstance(content, dict) or "audit_before" not in content:
+        return [_parse_audit(content, path)]
+    return [_parse_repair(content, key, path) for key in ("before", "after") if content.get(f"audit_{key}") is not None]
+
+
+def _read_json(path: Path | str) -> Any:
     check_not_pipe(path)
     try:
-        content = json.loads(Path(path).read_bytes())
+        return json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         raise _error(path, "no such file") from None
     except (OSError, ValueError, RecursionError):
         raise _error(path, "the audit cannot be read") from None
+
+
+def _parse_repair(content: Mapping[str, Any], key: str, path: Path | str) -> Audit:
+    """Return the audit before or after a repair, with the accuracies of the test split."""
+    audit = _parse_audit(content[f"audit_{key}"], path)
+    record = Record.from_json(json.dumps(content.get(key)), f"{path}, {key!r}")
+    facts = {"accuracy": record.metrics.get("average"), "examples": count_test_examples(record)}
+    groups = tuple(row for row in record.groups if row.count and row.accuracy is not None)
+    return replace(audit, groups=groups, facts={**audit.facts, **facts, ACCURACIES: "the test split"})
+
+
+def _parse_audit(content: Any, path: Path | str) -> Audit:
+    """Return the audit in the content of a file."""
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or "verdict" not in content:
         raise _error(path, "this is not an audit of this version")
     try:
@@ -368,7 +405,8 @@ def read_audit(path: Path | str) -> Audit:
         suspects = tuple(Suspect(**row) for row in content["suspects"])
         limits, level = tuple(map(str, content["limits"])), float(content["level"])
         gaps = tuple(map(str, content.get("gaps", ())))
-        return Audit(findings, suspects, dict(content["facts"]), limits, level, content.get("guesses"), gaps)
+        groups = tuple(_read_group(row) for row in content.get("groups", ()))
+        return Audit(findings, suspects, dict(content["facts"]), limits, level, content.get("guesses"), gaps, groups)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _error(path, f"the audit is incomplete: {error}") from None
 
@@ -378,6 +416,16 @@ def _read_finding(row: Mapping[str, Any]) -> Finding:
     fields = {key: value for key, value in row.items() if key not in DERIVED_FIELDS}
     fields["numbers"] = {key: value for key, value in fields["numbers"].items() if value is not None}
     return Finding(**fields | {"rows": tuple(fields["rows"])})
+
+
+def _read_group(row: Mapping[str, Any]) -> GroupRow:
+    """Return the accuracy of a group that has examples."""
+    group = GroupRow(**row)
+    fractions = (group.accuracy, group.low, group.high)
+    is_valid = all(isinstance(value, int | float) and 0 <= value <= 1 for value in fractions)
+    if not is_valid or not isinstance(group.name, str) or type(group.count) is not int or group.count < 1:
+        raise ValueError("the accuracy of a group is not valid")
+    return group
 
 
 def _error(path: Path | str, what: str) -> InputError:

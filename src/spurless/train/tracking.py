@@ -1,20 +1,24 @@
-"""Log runs to CSV, TensorBoard, MLflow or Weights & Biases while they train."""
+"""Log runs while they train, and audits and repairs, to CSV, TensorBoard, MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
+import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from spurless.core.errors import InputError, MissingExtraError, SpurlessWarning, UnknownNameError, first_line
+from spurless.core.findings import Audit
+from spurless.core.repairs import Repair
 
 FOLDER = Path("runs/track")  # default folder of the logs
 PROJECT = "spurless"
@@ -83,15 +87,16 @@ class Tracker:
         if numbers:
             self._try(log)
 
-    def end(self, metrics: Mapping[str, Any]) -> None:
-        """Log the metrics of the record, and close the logger."""
-        numbers = _numbers("record", metrics)
+    def end(self, metrics: Mapping[str, Any], stage: str = "record", files: Sequence[Path] = ()) -> None:
+        """Log the metrics of the record and files such as a page, and close the logger."""
+        numbers = _numbers(stage, metrics)
 
         def log(logger: Any) -> None:
             if self.kind == "tensorboard":  # it shows settings only together with metrics
                 logger.log_hyperparams(self.settings, numbers, self._step)
             else:
                 logger.log_metrics(numbers, self._step)
+            self._log_files(logger, files)
             self._close(logger, "success")
 
         self._try(log)
@@ -102,6 +107,23 @@ class Tracker:
         if self._logger is not None:
             self._try(lambda logger: self._close(logger, "failed"))
         self._is_closed, self._logger = True, None
+
+    def _log_files(self, logger: Any, files: Sequence[Path]) -> None:
+        """Add files to the run: as artifacts, or in the folder of a tracker that has none."""
+        if not files:
+            return
+        if self.kind == "mlflow":
+            for file in files:
+                logger.experiment.log_artifact(logger.run_id, str(file))
+        elif self.kind == "wandb":
+            artifact = import_module("wandb").Artifact(re.sub(r"[^\w.-]", "-", self.name)[:100], type="report")
+            for file in files:
+                artifact.add_file(str(file))
+            logger.experiment.log_artifact(artifact)
+        else:
+            logger.save()  # creates the folder
+            for file in files:
+                shutil.copy(file, logger.log_dir)
 
     def _close(self, logger: Any, status: str) -> None:
         logger.finalize(status)
@@ -127,6 +149,47 @@ class Tracker:
                 SpurlessWarning,
                 stacklevel=3,
             )
+
+
+def track_audit(track: str, audit: Audit, files: Sequence[Path] = ()) -> None:
+    """Log an audit as one run: verdict, accuracies, severities, and files such as its page."""
+    settings = _audit_settings(audit)
+    Tracker(track, _name_run("audit", settings), settings).end(_audit_numbers(audit), "audit", files)
+
+
+def track_repair(track: str, repair: Repair, files: Sequence[Path] = ()) -> None:
+    """Log a repair as one run: the outcome, both audits, the metrics on the test split, and files such as its page."""
+    settings = _audit_settings(repair.audit_before) | {"method": repair.choice.method if repair.choice else "none"}
+    numbers: dict[str, Any] = {"fixed": float(repair.fixed)}
+    parts = {"before": (repair.audit_before, repair.before)}
+    if repair.audit_after is not None:
+        parts["after"] = (repair.audit_after, repair.after)
+        settings["verdict_after"] = repair.audit_after.verdict
+    for part, (audit, record) in parts.items():
+        numbers |= {f"{part}/audit/{key}": value for key, value in _audit_numbers(audit).items()}
+        numbers |= {f"{part}/test/{key}": value for key, value in record.metrics.items()}
+    Tracker(track, _name_run("fix", settings), settings).end(numbers, "fix", files)
+
+
+def _audit_settings(audit: Audit) -> dict[str, Any]:
+    worst, facts = audit.worst_group, audit.facts
+    settings = {key: facts[key] for key in ("model", "data", "part", "examples", "seed", "versions") if key in facts}
+    return {"verdict": audit.verdict, "worst_group": worst.name if worst else "", "level": audit.level} | settings
+
+
+def _audit_numbers(audit: Audit) -> dict[str, Any]:
+    """Return accuracies with the ends of the worst group's interval, counts of findings, and all severities."""
+    numbers: dict[str, Any] = {"flagged": len(audit.flagged), "confirmed": len(audit.confirmed)}
+    numbers["accuracy"] = audit.facts.get("accuracy")
+    if (worst := audit.worst_group) is not None:
+        numbers |= {"worst_group": worst.accuracy, "worst_group_low": worst.low, "worst_group_high": worst.high}
+    return numbers | {f"severity/{finding.audit}": finding.severity for finding in audit.findings}
+
+
+def _name_run(kind: str, settings: Mapping[str, Any]) -> str:
+    """Return a name that no other run has: logs of one name would replace each other."""
+    names = "-".join(str(settings.get(key, ""))[-60:] for key in ("model", "data"))
+    return f"{kind}-{names}-{uuid4().hex[:8]}"
 
 
 @contextmanager
