@@ -1,9 +1,10 @@
 """Classification models of torchvision, as ``torchvision:NAME``.
 
 The head is adapted to the number of classes, and the auxiliary heads of GoogLeNet and Inception are off. SqueezeNet has
-no linear head (it averages a map per class), so it gets pooled features and a linear layer. Grey images are repeated to
-three channels. A vision transformer is built for the size of the input; with pretrained weights it takes only the size
-it was trained on. A model with pretrained weights takes images in [0, 1] and normalizes them itself.
+no linear head (it averages a map per class), so it gets pooled features and a linear layer, unless ``conv_head``. Grey
+images are repeated to three channels. A vision transformer is built for the size of the input; with pretrained weights
+it takes only the size it was trained on. A model with pretrained weights takes images in [0, 1] and normalizes them
+itself.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class TorchvisionConfig:
     pretrained: bool = False
     """start from torchvision's default ImageNet weights, downloaded on first use, with an untrained head"""
     normalise: bool = True  # with pretrained weights: normalize images in [0, 1] as they expect
+    conv_head: bool = False  # of SqueezeNet: keep torchvision's head, a convolution and a ReLU, to load its weights
 
 
 class ThreeChannels(nn.Module):
@@ -56,7 +58,7 @@ def torchvision_model(variant: str, input_shape: Shape, n_classes: int, config: 
     if variant not in names:
         raise UnknownNameError("torchvision model", variant, names)
     module = load_pretrained(variant) if config.pretrained else _create_untrained(variant, n_classes, height, width)
-    if variant.startswith("squeezenet"):
+    if variant.startswith("squeezenet") and not config.conv_head:
         module.classifier = _make_linear_head(n_classes)
     before: list[nn.Module] = [ThreeChannels()] if channels == 1 else []
     if config.pretrained and config.normalise:
