@@ -185,7 +185,7 @@ def test_fit_draws_no_bar_where_none_is_wanted(
 
     asked: list[bool] = []
 
-    def stop(source: str, options: Any, columns: Columns, seed: int, quiet: bool = False) -> Splits:
+    def stop(source: str, options: Any, columns: Columns, seed: int, quiet: bool = False, **_: Any) -> Splits:
         asked.append(quiet)
         raise InputError("stop", got=(source, options, columns, seed))
 

@@ -24,8 +24,12 @@ def audit(
     *,
     data: cli.DataParams,
     given: cli.WeightsParams,
-    part: str = cli.param(
-        "val", AUDITS, "Split to audit: val or test; train shows what the model has memorized.", metavar="SPLIT"
+    part: str | None = cli.param(
+        None,
+        AUDITS,
+        "Split to audit: val, test, all, or train, which shows what the model has memorized.",
+        metavar="SPLIT",
+        show_default="val; all of data without splits that the weights were not trained on",
     ),
     only: list[str] = cli.param(
         list, AUDITS, "Run only this audit (see: spurless ls audits); repeat for more.", metavar="NAME"
@@ -48,7 +52,8 @@ def audit(
 ) -> None:
     """Test which shortcuts the model in WEIGHTS relies on, with held-out examples.
 
-    Attributes are not needed; if the data have some, they are tested too. Every
+    A folder or table without splits is audited as a whole: it should be held-out
+    data. Attributes are not needed; if the data have some, they are tested too. Every
     test is compared with chance by permutation. The page starts with the verdict,
     then lists the findings, and shows examples that seem to contradict the
     shortcut. A JSON file with the same content is written next to it.
@@ -56,18 +61,21 @@ def audit(
     Examples:
       spurless audit runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
       spurless audit mine.safetensors --data birds/ --model torchvision:resnet18
+      spurless audit mine.safetensors --data heldout/ --model nets.py:make --classes cat,dog
       spurless audit mine.safetensors --data meta.csv --label y --export suspects.csv
       spurless audit mine.safetensors --only image-properties --only hidden-regions
     """
+    from spurless.auditing import ALL
     from spurless.auditing import audit as run_audit
     from spurless.reporting import audit_json, write_audit, write_json, write_suspects
 
-    cli.check_split_name(part)
+    if part is not None:
+        cli.check_split_name(part, ALL)
     if not 0 < level < 1:
         raise InputError("--level is out of range", expected="above 0 and below 1, such as 0.05", got=level)
     seed = resolve_seed(given.weights, given.seed)
     check_outputs([export], "--out, --export", page=out, inputs=[given.weights, data.data, masks])
-    splits = open_dataset(data, seed, given.model, given.weights, quiet or json)
+    splits = open_dataset(data, seed, given.model, given.weights, quiet or json, held_out=part in (None, ALL))
     model = open_model(given.weights, given.model, given.options, splits, seed)
     with progress_bar(quiet or json) as progress:
         result = run_audit(
@@ -100,6 +108,9 @@ def _show(result: Audit) -> None:
     from spurless.reporting import summarize_audit
 
     verdict = summarize_audit(result)
+    print(f"audited {result.facts['audited']}")
+    if "input" in result.facts:
+        print(f"input: {result.facts['input']}")
     print(verdict.headline)
     for line in filter(None, (verdict.what, verdict.certainty, verdict.next_step)):
         print(f"  {line}")

@@ -28,6 +28,7 @@ RESERVED = {
     "model": ("name", "data", "seed", "input_shape", "n_classes"),
 }
 """Arguments of the library that options must not replace."""
+DIFFERENT_SIZES = "the images differ in size"  # error of the loaders
 TWO_ENCODERS = ", two encoders"  # suffix that DisEnt adds to the name of the model
 
 
@@ -57,25 +58,75 @@ def open_dataset(
     weights: Path | None = None,
     quiet: bool = False,
     defaults: Mapping[str, Any] | None = None,
+    held_out: bool = False,
 ) -> Splits:
-    """Open the dataset of a command; ``model`` or ``weights`` choose the tokenizer of texts."""
+    """Open the dataset of a command.
+
+    ``model`` or ``weights`` choose the tokenizer of texts; the weights also the channels and size of images, and the
+    order of the classes. If ``held_out``, data without splits stay whole, unless the weights were trained on them.
+    """
+    from spurless.data import DATASETS
+
     options = add_tokenizer({**(defaults or {}), **data.options}, data.columns, model, weights)
-    return open_data(data.data, options, data.columns, seed, quiet)
+    if data.data in DATASETS or weights is None or not weights.is_file():
+        held_out = held_out and data.data not in DATASETS
+        return open_data(data.data, options, data.columns, seed, quiet, held_out=held_out)
+    from spurless.models.weights import find_image_format, read_weights_info
+    from spurless.models.zoo.normalize import find_preprocessing
+
+    info, columns = read_weights_info(weights), data.columns
+    channels, size = find_image_format(weights)
+    columns = replace(columns, channels=columns.channels or channels)
+    held_out = held_out and not _is_trained_on(info, Path(data.data))
+    try:
+        splits = open_data(data.data, options, columns, seed, quiet, held_out=held_out)
+    except InputError as error:
+        known = find_preprocessing(model or "", weights)
+        size = size or (None if known is None else known.size)
+        if error.what != DIFFERENT_SIZES or size is None:
+            raise
+        warnings.warn(f"The images differ in size. They are resized to {size}, as for the model.", SpurlessWarning, 2)
+        splits = open_data(data.data, options, replace(columns, size=size), seed, quiet, held_out=held_out)
+    return _order_as_trained(info, splits, columns)
+
+
+def _is_trained_on(info: Mapping[str, Any], source: Path) -> bool:
+    """Return whether weights were trained on data of this name, of which a part would not be held out."""
+    if isinstance(info.get("data"), str):
+        return Path(info["data"].partition(" ")[2]).name == source.resolve().name
+    return isinstance(info.get("seed"), int)  # older files do not name their data
+
+
+def _order_as_trained(info: Mapping[str, Any], splits: Splits, columns: Columns) -> Splits:
+    """Number the classes as in training, if the names of training contain those of the data."""
+    from spurless.data.splitting import order_classes
+
+    trained = info.get("labels")
+    if columns.classes is not None or not isinstance(trained, list) or not {*splits.groups.labels} <= {*trained}:
+        return splits
+    return splits if [*splits.groups.labels] == trained else order_classes(splits, trained)
 
 
 def open_data(
-    source: str, options: Mapping[str, Any], columns: Columns, seed: int, quiet: bool = False, lazy: bool = False
+    source: str,
+    options: Mapping[str, Any],
+    columns: Columns,
+    seed: int,
+    quiet: bool = False,
+    lazy: bool = False,
+    held_out: bool = False,
 ) -> Splits:
     """Open a dataset by name, or the user's folder, CSV or npz file by path.
 
-    If ``lazy``, many images are read only when they are used.
+    If ``lazy``, many images are read only when they are used. If ``held_out``, data without splits are not split.
     """
     from spurless.data import DATASETS, load
 
     is_first_rank = os.environ.get("LOCAL_RANK", "0") == "0"  # only one of several processes shows progress
     with progress_bar(quiet or not is_first_rank) as bar, progress_to(bar):
         if source not in DATASETS:
-            return _open_path(source, options, columns, seed, {"stream": True, "cache": False} if lazy else {})
+            reading = {"stream": True, "cache": False} if lazy else {}
+            return _open_path(source, options, columns, seed, {**reading, "held_out": held_out})
         cache = {"cache": False} if lazy and "cache" in vars(DATASETS[source].config()) else {}
         return load(source, **{"seed": seed, **cache, **resolve_named_options(source, options, columns)})
 
@@ -126,25 +177,35 @@ def _open_path(source: str, options: Mapping[str, Any], columns: Columns, seed: 
         raise InputError(f"{source!r} is neither the name of a dataset nor a folder, CSV or npz file", hint=hint)
     is_hugging_face = kind == "folder" and any((path / name).is_file() for name in HUGGING_FACE_FILES)
     if columns.text is not None and is_hugging_face:
-        return _open_huggingface(path, columns, seed, _text_options(options))
+        return _open_huggingface(path, columns, seed, {**_text_options(options), "held_out": reading["held_out"]})
     if kind in (".csv", ".tsv"):
         return _open_csv(path, columns, seed, options, reading)
-    sized = _size_options(options, "size (of the images, in pixels)")
+    sized = _size_options(options, columns, "size (of the images, in pixels)")
+    columns = replace(columns, size=None)
     if kind == "folder":
         if is_hugging_face:
-            return _open_huggingface(path, columns, seed, {**sized, "stream": reading.get("stream")})
-        _check_no_columns(replace(columns, skip_bad=False), source)
-        return from_folder(path, seed=seed, skip_bad=columns.skip_bad, **sized, **reading)
-    _check_no_columns(columns, source)
+            reading.pop("cache", None)
+            return _open_huggingface(path, columns, seed, {**sized, **reading})
+        others = replace(columns, skip_bad=False, channels=None, classes=None)
+        _check_no_columns(others, source)
+        return from_folder(path, seed=seed, skip_bad=columns.skip_bad, **sized, **_read_as(columns), **reading)
     if sized:
         raise InputError("an npz archive has no option 'size'", where=path, hint="Resize the images in the archive.")
-    return from_npz(path, seed=seed)
+    _check_no_columns(replace(columns, channels=None), source)
+    return from_npz(path, seed=seed, held_out=reading["held_out"])
+
+
+def _read_as(columns: Columns) -> dict[str, Any]:
+    """Return the channels and the order of the classes, if they are given."""
+    options = {"channels": columns.channels, "classes": split_columns(columns.classes)}
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _open_huggingface(path: Path, columns: Columns, seed: int, reading: dict[str, Any]) -> Splits:
     """Open a folder that ``save_to_disk`` of Hugging Face's datasets wrote, with its splits."""
     from spurless.data import from_huggingface
 
+    columns = replace(columns, channels=None)  # those of the images
     if columns != Columns(columns.label, columns.attribute, file=columns.file, text=columns.text):
         text = "a Hugging Face dataset takes only --label, --attribute, and --file or --text for images or texts"
         raise InputError(text, where=path, hint="Leave the other columns out; the dataset has its own splits.")
@@ -165,6 +226,8 @@ def _check_no_columns(columns: Columns, source: str) -> None:
         raise InputError("--skip-bad is for class folders and CSV files of images", got=f"--data {source}")
     if columns != Columns():
         text = "--label, --attribute, --split, --features, --file, --text and --root are for CSV files"
+        if columns == Columns(classes=columns.classes, channels=columns.channels, size=columns.size):
+            text = "--classes, --channels and --size are for folders and CSV files"
         raise InputError(text, got=f"--data {source}", hint="Leave them out.")
 
 
@@ -173,9 +236,9 @@ def _open_csv(path: Path, columns: Columns, seed: int, options: Mapping[str, Any
 
     others = {key: value for key, value in options.items() if key != "delimiter"}
     if columns.text is not None:
-        reading = _text_options(others)
+        reading = {**_text_options(others), "held_out": reading["held_out"]}
     else:
-        reading = {**_size_options(others, "size (of the images, in pixels) or delimiter"), **reading}
+        reading = {**_size_options(others, columns, "size (of the images, in pixels) or delimiter"), **reading}
     if columns.label is None:
         raise InputError("a CSV needs --label, the column of the class", where=path)
     return from_csv(
@@ -190,6 +253,7 @@ def _open_csv(path: Path, columns: Columns, seed: int, options: Mapping[str, Any
         seed=seed,
         delimiter=_delimiter(path, options),
         skip_bad=columns.skip_bad,
+        **_read_as(columns),
         **reading,
     )
 
@@ -205,7 +269,9 @@ def _delimiter(path: Path, options: Mapping[str, Any]) -> str:
     return character
 
 
-def _size_options(options: Mapping[str, Any], known: str) -> dict[str, Any]:
+def _size_options(options: Mapping[str, Any], columns: Columns, known: str) -> dict[str, Any]:
+    if columns.size is not None:
+        options = {"size": columns.size, **options}
     if unknown := sorted(set(options) - {"size"}):
         raise InputError(f"these data have no option {unknown[0]!r}", expected=known)
     return {"size": _to_int(options, "size")} if "size" in options else {}
@@ -303,9 +369,11 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
         raise InputError("the file does not name its model", where=weights, hint="Pass --model NAME.")
     if model is None:
         _check_no_custom_code(weights, chosen.removesuffix(TWO_ENCODERS))
-    stored = {} if model else dict(info.get("options", {}))
-    for key in ("input_shape", "n_classes"):  # follow from the data
-        stored.pop(key, None)
+    stored = _stored_options(info, chosen.removesuffix(TWO_ENCODERS), is_named=model is not None)
+    if stored is None:
+        stored = _find_normalization(weights, chosen, options, splits)
+        if chosen.startswith("torchvision:squeezenet") and any("classifier.1." in key for key in _shapes(weights)):
+            stored["conv_head"] = True  # the head that torchvision gives it
     built = build_model(chosen.removesuffix(TWO_ENCODERS), splits, seed, {**stored, **options})
     _check_classes(weights, info, splits)  # after the model is built, which reports a wrong kind of data first
     if chosen.endswith(TWO_ENCODERS):
@@ -319,6 +387,38 @@ def open_model(weights: Path, model: str | None, options: Mapping[str, Any], spl
     _check_names(weights, "classes", info.get("labels"), splits.groups.labels)
     _check_names(weights, "columns", info.get("features"), splits.options.get("features"))
     return built
+
+
+def _stored_options(info: Mapping[str, Any], name: str, is_named: bool) -> dict[str, Any] | None:
+    """Return the options of the model in a file of weights; None if they are of another model, trained elsewhere.
+
+    If the user names the model, these are only the options about the normalization.
+    """
+    from spurless.models import get_architecture
+
+    if get_architecture(name).name != str(info.get("name")).removesuffix(TWO_ENCODERS):
+        return None
+    options = {key: value for key, value in info.get("options", {}).items() if key not in ("input_shape", "n_classes")}
+    if not is_named:
+        return options
+    if "mean" not in options and options.get("normalise") and (options.get("pretrained") or options.get("weights")):
+        return None  # that of the published weights, from which it was trained
+    return {key: options[key] for key in ("mean", "std") if key in options}
+
+
+def _find_normalization(weights: Path, name: str, options: Mapping[str, Any], splits: Splits) -> dict[str, Any]:
+    """Return the normalization that weights from elsewhere expect, with a warning; empty if given or not known."""
+    from spurless.models.zoo.normalize import Normalize, find_preprocessing
+
+    is_given = any(key in options for key in ("mean", "std", "normalise", "pretrained", "weights"))
+    known, example = None if is_given else find_preprocessing(name, weights), splits.example(1)
+    if known is None or isinstance(example, dict) or example.dim() != 4:
+        return {}
+    known = known.for_channels(example.shape[1])
+    text = f"Images are normalized with {Normalize(known.mean, known.std)}, as {known.source} defines"
+    hint = "If the weights were trained otherwise, pass --mean and --std (0 and 1 for none)."
+    warnings.warn(f"{text}. {hint}", SpurlessWarning, stacklevel=3)
+    return {"mean": list(known.mean), "std": list(known.std)}
 
 
 def _check_classes(weights: Path, info: Mapping[str, Any], splits: Splits) -> None:
@@ -385,6 +485,11 @@ def _attach_selector(weights: Path, model: Classifier) -> None:
 
 def _selector_shapes(weights: Path) -> dict[str, list[int]]:
     """Return the shapes of the tensors of a selector, by name."""
+    return {name: shape for name, shape in _shapes(weights).items() if name.startswith("selector.")}
+
+
+def _shapes(weights: Path) -> dict[str, list[int]]:
+    """Return the shapes of the tensors in a file of weights, by name."""
     from safetensors import safe_open
 
     from spurless.models.weights import read_weights_info
@@ -392,4 +497,4 @@ def _selector_shapes(weights: Path) -> dict[str, list[int]]:
     read_weights_info(weights)  # raises if this is not a safetensors file
     with safe_open(weights, framework="pt") as file:
         names: list[str] = file.keys()
-        return {name: file.get_slice(name).get_shape() for name in names if name.startswith("selector.")}
+        return {name: file.get_slice(name).get_shape() for name in names}

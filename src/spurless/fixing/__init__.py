@@ -19,6 +19,7 @@ from spurless.core.findings import Audit
 from spurless.core.progress import Progress
 from spurless.core.repairs import Attempt, Choice, Repair
 from spurless.core.seeds import Seeds
+from spurless.data.loaders.objects import as_splits
 from spurless.data.split import Split, Splits
 from spurless.data.transplants import Transplant, list_transplants
 from spurless.data.words import load_spelling
@@ -68,7 +69,7 @@ class Fixed(Repair):
 
 def fix(  # noqa: PLR0913 - public API
     model: nn.Module,
-    data: Splits,
+    data: Splits | Any,
     *,
     method: str | None = None,
     preset: str | None = None,
@@ -96,7 +97,8 @@ def fix(  # noqa: PLR0913 - public API
 
     Args:
         model: a trained classifier, or any module whose head can be found; it is not changed.
-        data: three splits; methods that declare attributes get them, if they are known.
+        data: three splits, or data of which they are made: a torch Dataset or DataLoader, a Hugging Face dataset, or
+            arrays ``(x, y)``. Methods that declare attributes get them, if they are known.
         method: a name in ``METHODS``, or ``FILE.py:METHOD`` of a custom method; by default those that fit the findings
             and the available labels.
         preset: preset of the method; by default it gets settings for a model that was trained elsewhere.
@@ -120,6 +122,14 @@ def fix(  # noqa: PLR0913 - public API
             the arguments contradict each other.
         MissingAttributesError: the named method needs attributes that the data do not have.
     """
+    if isinstance(data, Split):
+        raise InputError(
+            "a repair needs train and validation splits, and one split was given",
+            expected="Splits",
+            got=type(data).__name__,
+            hint="Pass what sp.load, sp.from_folder or sp.from_csv returns.",
+        )
+    data = as_splits(data, seed=seed)
     request = _Request(method, preset, options or {}, tries, budget)
     settings = train if isinstance(train, TrainConfig) else configure(TrainConfig, train or {}, "the training loop")
     old = _wrap_trained(model, data, tolerance)
@@ -282,13 +292,6 @@ class _Request:
 
 def _wrap_trained(model: nn.Module, data: Splits, tolerance: float) -> Classifier:
     """Return the model as a classifier; raise if it cannot be repaired."""
-    if not isinstance(data, Splits):
-        raise InputError(
-            "a repair needs train and validation splits, and one split was given",
-            expected="Splits",
-            got=type(data).__name__,
-            hint="Pass what sp.load, sp.from_folder or sp.from_csv returns.",
-        )
     if not 0 <= tolerance <= 1:
         raise InputError(
             "the tolerance must be a fraction of accuracy", expected="0 to 1; 0.01 is a point", got=tolerance
