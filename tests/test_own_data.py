@@ -402,3 +402,19 @@ def test_the_normalization_is_saved_with_the_weights_and_used_if_the_model_is_na
     facts = audit_cli(cli, words, "small-cnn")
     assert facts["accuracy"] == pytest.approx(expected)
     assert facts["input"].endswith("normalized with mean 0.4 and standard deviation 0.1")
+
+
+def test_a_bare_net_of_torchvision_that_gets_images_in_0_1_is_noted(images: Images) -> None:
+    import torchvision
+
+    from spurless.models import Normalize
+
+    net = calibrate(torchvision.models.resnet18(num_classes=3), images, 3)
+    data = (images.x(3), images.y)
+    with pytest.warns(sp.SpurlessWarning, match=r"mean 0.485, 0.456, 0.406"):
+        audit = sp.audit(net, data, only=["worst-class"], permutations=19)
+    assert any("normalizes images" in note for note in audit.facts["notes"])
+    normalized = nn.Sequential(Normalize(**IMAGENET), calibrate(net, images, 3, **IMAGENET))
+    audit = sp.audit(normalized, data, only=["worst-class"], permutations=19)
+    assert audit.facts["accuracy"] == pytest.approx(images.accuracy(net, 3, **IMAGENET))
+    assert "notes" not in audit.facts

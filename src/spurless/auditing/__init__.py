@@ -41,9 +41,9 @@ from spurless.data.split import Split, Splits
 from spurless.data.words import load_spelling
 from spurless.explain.gradients import gradient_reaches_input
 from spurless.explain.overlays import has_images
-from spurless.models.classifier import move_to_device_of
+from spurless.models.classifier import Classifier, move_to_device_of
 from spurless.models.wrapping import wrap
-from spurless.models.zoo.normalize import Normalize
+from spurless.models.zoo.normalize import Normalize, published_normalization
 from spurless.reporting import audit_html
 from spurless.reporting.format import format_count
 from spurless.train.config import TrainConfig
@@ -154,7 +154,7 @@ def audit(  # noqa: PLR0913 - public API
             gallery = list_suspects(context, minority, pictured)
         run.report_progress("audit", len(auditors) + 1, len(auditors) + 1)
     _warn_if_underpowered(findings, permutations, level)
-    notes = _collect_notes(context)
+    notes = [*_check_normalization(model, split), *_collect_notes(context)]
     for note in notes:
         warnings.warn(note, SpurlessWarning, stacklevel=2)
     seconds = {name: round(value, 2) for name, value in {**seconds, **run.seconds}.items()}
@@ -266,6 +266,20 @@ def _warn_if_underpowered(findings: Sequence[Finding], permutations: int, level:
             SpurlessWarning,
             stacklevel=3,
         )
+
+
+def _check_normalization(model: nn.Module, split: Split) -> list[str]:
+    """Return a note if a network of timm or torchvision, trained elsewhere, gets images in [0, 1]."""
+    known = None if isinstance(model, Classifier) else published_normalization(model)
+    if known is None or not has_images(split):
+        return []
+    example = split.example(8)
+    if not isinstance(example, Tensor) or float(example.min()) < 0 or float(example.max()) > 1:
+        return []
+    return [
+        f"The {type(model).__name__} gets images in [0, 1], but its library normalizes images with {known}. If it was "
+        "trained with that, put nn.Sequential(spurless.models.Normalize(mean, std), model) in its place."
+    ]
 
 
 def _collect_notes(context: AuditContext) -> list[str]:

@@ -24,7 +24,7 @@ from spurless.models.weights import load_weights, save_weights
 from spurless.models.wrapping import wrap
 from spurless.models.zoo.cnn import PooledCNNConfig, SmallCNNConfig, VGG11Config, pooled_cnn, small_cnn, vgg11
 from spurless.models.zoo.mlp import LinearConfig, MLPConfig, linear, mlp
-from spurless.models.zoo.normalize import add_normalization
+from spurless.models.zoo.normalize import Normalize, add_normalization
 from spurless.models.zoo.resnet_small import SmallResNetConfig, resnet20, resnet32
 from spurless.models.zoo.shapes import Shape
 from spurless.models.zoo.timm import TimmConfig, timm_model
@@ -240,6 +240,7 @@ __all__ = [
     "Architecture",
     "Classifier",
     "CompactModel",
+    "Normalize",
     "build",
     "collect_features",
     "compact_model",

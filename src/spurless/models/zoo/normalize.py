@@ -130,6 +130,21 @@ def find_preprocessing(name: str, weights: Path) -> Preprocessing | None:
     return None
 
 
+def published_normalization(model: nn.Module) -> Normalize | None:
+    """Return the normalization of the published weights of a network of timm or torchvision; else None.
+
+    Example:
+        >>> published_normalization(nn.Linear(2, 2)) is None
+        True
+    """
+    defaults = getattr(model, "pretrained_cfg", None)
+    if isinstance(defaults, Mapping) and defaults.get("mean") and defaults.get("std"):
+        return Normalize(defaults["mean"], defaults["std"])
+    if type(model).__module__.startswith("torchvision.models."):
+        return Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # of all its classifiers
+    return None
+
+
 def _to_side(size: Any) -> int | None:
     """Return the side of images; sizes are numbers, shapes with the sides last, or dicts."""
     if isinstance(size, Mapping):
