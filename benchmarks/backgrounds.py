@@ -23,8 +23,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from spurless.cli.inputs import open_data, open_model
+from spurless.cli.inputs import open_data
 from spurless.cli.params import Columns
+from spurless.cli.weights import open_model
 from spurless.core.config import parse_pairs
 from spurless.core.errors import InputError, first_line
 from spurless.core.modules import eval_mode

@@ -59,9 +59,9 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
         compute_context(wrap(broken), split([0, 1, 1]), run())
 
 
-def test_one_logit_is_told_what_to_do() -> None:
-    with pytest.raises(InputError, match="one output per class, two for a binary"):
-        compute_context(wrap(nn.Sequential(nn.Identity(), nn.Linear(2, 1))), split([0, 1, 1]), run())
+def test_one_logit_is_too_few_for_three_labels() -> None:
+    with pytest.raises(InputError, match="the model has 2 outputs but the data have 3 classes"):
+        compute_context(wrap(nn.Sequential(nn.Identity(), nn.Linear(2, 1))), split([0, 1, 2], ("a", "b", "c")), run())
 
 
 def test_labels_that_only_the_model_knows_have_a_name() -> None:

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from spurless.cli.explain import find_weights_record
-from spurless.cli.inputs import open_model
+from spurless.cli.weights import open_model
 from spurless.core.records import Record, append_record, read_records
 from spurless.data import from_npz, load
 from spurless.explain import compute_heat_maps

@@ -16,18 +16,10 @@ from safetensors.torch import save_file
 
 import spurless as sp
 from spurless.cli.console import handle_warnings
-from spurless.cli.inputs import (
-    add_tokenizer,
-    build_model,
-    check_no_selector,
-    describe_files,
-    open_data,
-    open_model,
-    resolve_named_options,
-    resolve_seed,
-)
+from spurless.cli.inputs import add_tokenizer, describe_files, open_data, resolve_named_options
 from spurless.cli.outputs import check_onnx_path, export_saved
 from spurless.cli.params import Columns
+from spurless.cli.weights import build_model, check_no_selector, open_model, resolve_seed
 from spurless.core.errors import IncompleteDataWarning, InputError, SpurlessError, SpurlessWarning
 from spurless.data.datasets.synthetic import PlantedConfig, planted
 from spurless.data.split import Splits
@@ -187,7 +179,7 @@ def test_fit_draws_no_bar_where_none_is_wanted(
 
     asked: list[bool] = []
 
-    def stop(source: str, options: Any, columns: Columns, seed: int, quiet: bool = False) -> Splits:
+    def stop(source: str, options: Any, columns: Columns, seed: int, quiet: bool = False, **_: Any) -> Splits:
         asked.append(quiet)
         raise InputError("stop", got=(source, options, columns, seed))
 

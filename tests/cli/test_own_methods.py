@@ -23,6 +23,24 @@ def test_fit_takes_it_and_repeats_nothing(cli: Cli, mine: Path, here: Path) -> N
     assert json.loads(cli(*words).out)["key"] != first["key"]
 
 
+def test_a_fit_that_returns_nothing_is_named(cli: Cli, mine: Path) -> None:
+    mine.write_text(mine.read_text().replace("        return model\n", ""))
+    result = cli("fit", f"{mine}:Decoupling", "--data", "planted", *SMALL, "--steps", 2, "--quiet")
+    (line,) = result.err.splitlines()
+    assert (result.status, "'decoupling'" in line, "return model" in line) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    ["cross_entropy(logits, batch.a)", "logits.square().mean() * batch.a.bincount().sum()"],
+)
+def test_a_loss_that_reads_hidden_attributes_is_named(cli: Cli, mine: Path, loss: str) -> None:
+    mine.write_text(mine.read_text().replace("cross_entropy(logits, batch.y)", loss))
+    result = cli("fit", f"{mine}:Decoupling", "--data", "planted", *SMALL, "--steps", 2, "--quiet")
+    (line,) = result.err.splitlines()
+    assert (result.status, "hidden (-1)" in line, "train_attributes=True" in line) == (2, True, True)
+
+
 @pytest.mark.slow
 def test_sweep_takes_it_in_processes_of_their_own(
     cli: Cli, mine: Path, here: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 import spurless as sp
-from spurless.cli.inputs import check_no_selector, open_model, resolve_seed
+from spurless.cli.weights import check_no_selector, open_model, resolve_seed
 from spurless.core.errors import SpurlessError
 from spurless.models.weights import read_weights_info
 

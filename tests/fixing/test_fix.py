@@ -295,7 +295,7 @@ def test_what_cannot_be_is_refused_before_anything_is_run(words: Any, error: Any
 
 def test_one_split_and_an_untrained_model_are_refused() -> None:
     with pytest.raises(InputError, match=r"one split was given \(expected Splits, got Split\)"):
-        fix(cheat(), digits().val)  # type: ignore[arg-type]
+        fix(cheat(), digits().val)
     with pytest.raises(InputError, match=r"the model is untrained"):
         fix(sp.build("small-cnn", digits()), digits())
 

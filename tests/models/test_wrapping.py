@@ -186,9 +186,46 @@ def test_a_softmax_is_refused_with_the_example() -> None:
         wrap(nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)), example=torch.randn(2, 4))
 
 
-def test_squeezenet_has_no_linear_head() -> None:
-    with pytest.raises(InputError, match="SqueezeNet has no linear layer, so it has no head"):
-        wrap(tv.squeezenet1_1(num_classes=3))
+def test_the_logits_of_a_net_that_ends_with_a_convolution_are_its_features() -> None:
+    net, x = tv.squeezenet1_1(num_classes=3).eval(), torch.rand(2, 3, 64, 64)
+    model = wrap(net, example=x).eval()
+    assert (model.n_features, model.n_classes) == (3, 3)
+    torch.testing.assert_close(model(x), net(x))
+    torch.testing.assert_close(model.unwrap().eval()(x), net(x))
+
+
+def test_a_net_without_a_linear_layer_or_a_1x1_convolution_has_no_head() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(InputError, match="Sequential has no linear layer, so it has no head"):
+        wrap(net)
+
+
+class OneLogit(nn.Module):
+    def __init__(self, shape: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.body, self.head, self.shape = nn.Linear(4, 6), nn.Linear(6, 1), shape
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.shape(self.head(self.body(x).relu()))
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_features"),
+    [(lambda z: z, 6), (lambda z: z.squeeze(1), 6), (lambda z: z.flatten(), 1), (lambda z: z[:, 0], 1)],
+    ids=["column", "squeezed", "flat", "indexed"],
+)
+def test_one_logit_becomes_two(shape: Callable[[torch.Tensor], torch.Tensor], n_features: int) -> None:
+    net, x = OneLogit(shape), torch.randn(9, 4)
+    model = wrap(net, example=x)
+    assert (model.n_features, model.n_classes) == (n_features, 2)
+    logit = net(x).reshape(-1)
+    torch.testing.assert_close(model(x).softmax(dim=1)[:, 1], logit.sigmoid())
+    assert torch.equal(model(x).argmax(dim=1), (logit > 0).long())
+
+
+def test_a_sigmoid_after_one_logit_is_refused() -> None:
+    with pytest.raises(InputError, match="does not end with its layer"):
+        wrap(OneLogit(torch.sigmoid), example=torch.randn(9, 4))
 
 
 def test_a_misspelt_head_is_answered_with_a_suggestion() -> None:

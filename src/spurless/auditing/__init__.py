@@ -49,14 +49,17 @@ from spurless.core.groups import Groups
 from spurless.core.progress import Progress, progress_to
 from spurless.core.provenance import hardware, versions
 from spurless.core.records import GroupRow
+from spurless.data.loaders.objects import as_splits
 from spurless.data.split import Split, Splits
 from spurless.data.words import load_spelling
 from spurless.explain.gradients import gradient_reaches_input
 from spurless.explain.overlays import has_images
 from spurless.metrics.groupwise import group_table
-from spurless.models.classifier import move_to_device_of
+from spurless.models.classifier import Classifier, move_to_device_of
 from spurless.models.wrapping import wrap
+from spurless.models.zoo.normalize import Normalize, published_normalization
 from spurless.reporting import audit_html
+from spurless.reporting.format import format_count
 from spurless.train.config import TrainConfig
 from spurless.train.run import Compute, limit_threads, make_run
 
@@ -84,6 +87,7 @@ LIMITS = (
     "Labelling errors look like examples that conflict with a shortcut.",
     "A finding shows that the model relies on something, not that this is wrong: that is for you to decide.",
 )
+ALL = "all"  # the part of data that contains all of their splits
 ROUNDING_TOLERANCE = 1e-9
 MIN_ERROR_FRACTION = 0.05  # of the examples; a shortcut that holds in all others could not have been seen
 MIN_GROUP_EXAMPLES = 10  # examples of a group from which an audit can compare it with others
@@ -99,9 +103,9 @@ class Audited(Audit):
 
 def audit(  # noqa: PLR0913 - public API
     model: nn.Module,
-    data: Splits | Split,
+    data: Splits | Split | Any,
     *,
-    part: str = "val",
+    part: str | None = None,
     only: Sequence[Auditor | str] = (),
     extra: Sequence[Auditor | str] = (),
     crossed: bool = False,
@@ -117,8 +121,10 @@ def audit(  # noqa: PLR0913 - public API
 
     Args:
         model: a classifier, or any module whose head can be found; it is not changed.
-        data: splits, or one split of held-out examples with labels. Attributes are used if they are known.
-        part: the split to audit.
+        data: splits, one split of held-out examples with labels, or held-out data as a torch Dataset or DataLoader, a
+            Hugging Face dataset, or arrays ``(x, y)``. Attributes are used if they are known.
+        part: the split to audit: ``"train"``, ``"val"``, ``"test"`` or ``"all"``; by default val, or all if there is
+            no train split.
         only: names of audits; by default all of ``AUDITS`` that the data allow.
         extra: audits of your own to run as well: ``Auditor`` objects, ``FILE.py:AUDIT``, or names of installed ones.
         crossed: test the combinations of several attribute columns as one attribute; by default, every column is tested
@@ -142,7 +148,11 @@ def audit(  # noqa: PLR0913 - public API
             "the level must be between 0 and 1, and permutations at least 1", got=f"{level}, {permutations}"
         )
     named, added = _resolve_audits(only, extra, masks)
-    split, train = _select_splits(data, part, crossed)
+    if not isinstance(data, Split):
+        data = as_splits(data, held_out=True, seed=seed)
+    if isinstance(data, Splits) and part is None:
+        part = "val" if len(data.train) else ALL
+    split, train = _select_splits(data, part or ALL, crossed)
     classifier = wrap(model, example=split.example())
     run = make_run(compute or Compute(), seed, TrainConfig(), progress=progress)
     begin, seconds = time.perf_counter(), {}
@@ -164,7 +174,7 @@ def audit(  # noqa: PLR0913 - public API
             gallery = list_suspects(context, minority, pictured)
         run.report_progress("audit", len(auditors) + 1, len(auditors) + 1)
     _warn_if_underpowered(findings, permutations, level)
-    notes = _collect_notes(context)
+    notes = [*_check_normalization(model, split), *_collect_notes(context)]
     for note in notes:
         warnings.warn(note, SpurlessWarning, stacklevel=2)
     seconds = {name: round(value, 2) for name, value in {**seconds, **run.seconds}.items()}
@@ -172,7 +182,7 @@ def audit(  # noqa: PLR0913 - public API
     return Audited(
         tuple(sorted(findings, key=lambda f: (not f.flagged, not f.shows_use, -f.severity))),
         gallery,
-        _collect_facts(context, data, part, notes) | {"seconds": seconds, "seed": seed, "threads": run.threads},
+        _collect_facts(context, data, part or ALL, notes) | {"seconds": seconds, "seed": seed, "threads": run.threads},
         LIMITS,
         level,
         None if context.chance_level_reason is None else to_sentence(context.chance_level_reason),
@@ -287,6 +297,20 @@ def _warn_if_underpowered(findings: Sequence[Finding], permutations: int, level:
         )
 
 
+def _check_normalization(model: nn.Module, split: Split) -> list[str]:
+    """Return a note if a network of timm or torchvision, trained elsewhere, gets images in [0, 1]."""
+    known = None if isinstance(model, Classifier) else published_normalization(model)
+    if known is None or not has_images(split):
+        return []
+    example = split.example(8)
+    if not isinstance(example, Tensor) or float(example.min()) < 0 or float(example.max()) > 1:
+        return []
+    return [
+        f"The {type(model).__name__} gets images in [0, 1], but its library normalizes images with {known}. If it was "
+        "trained with that, put nn.Sequential(spurless.models.Normalize(mean, std), model) in its place."
+    ]
+
+
 def _collect_notes(context: AuditContext) -> list[str]:
     """Return notes on a model at chance level, and on a model without heat maps."""
     notes = []
@@ -313,9 +337,13 @@ def _select_splits(data: Splits | Split, part: str, crossed: bool = False) -> tu
     prepare = attribute_association.cross_columns if crossed else lambda split: split
     if isinstance(data, Split):
         return prepare(data), None
-    if part not in ("train", "val", "test"):
-        raise UnknownNameError("split", part, ("train", "val", "test"))
-    return prepare(getattr(data, part)), prepare(data.train)
+    if part not in ("train", "val", "test", ALL):
+        raise UnknownNameError("split", part, ("train", "val", "test", ALL))
+    split = data.join() if part == ALL else getattr(data, part)
+    if not len(split):
+        got = ", ".join(name for name in ("train", "val", "test") if len(getattr(data, name)))
+        raise InputError(f"the data have no {part} split", where=data.name, got=got)
+    return prepare(split), prepare(data.train) if part != ALL and len(data.train) else None
 
 
 def _resolve_audits(
@@ -331,6 +359,27 @@ def _resolve_audits(
     return sorted(named, key=lambda a: order.index(a.name) if a.name in AUDITS else len(order)), added
 
 
+def _describe_input(context: AuditContext) -> dict[str, str]:
+    """Return what the model gets, if the examples are images: their shape, and the normalization in the model."""
+    if not has_images(context.split):
+        return {}
+    channels, height, width = context.split.example(1).shape[1:]  # type: ignore[union-attr]  # images
+    layer = next((part for part in context.model.modules() if isinstance(part, Normalize)), None)
+    normalized = "not normalized by the model" if layer is None else f"normalized with {layer}"
+    return {"input": f"{format_count(channels, 'channel')}, {height} x {width} pixels, {normalized}"}
+
+
+def _describe_part(split: Split, data: Splits | Split, part: str) -> str:
+    """Return how many examples were audited, and why these."""
+    if isinstance(data, Split):
+        return f"all {len(split):,} examples of the given split"
+    total = sum(map(len, data.parts))
+    if part == ALL:
+        note = "" if len(data.train) else ", as held-out data"
+        return f"all {total:,} examples{note}"
+    return f"{len(split):,} of {total:,} examples: the {part} split"
+
+
 def _collect_facts(context: AuditContext, data: Splits | Split, part: str, notes: Sequence[str]) -> dict[str, Any]:
     split = context.split
     notes = [*(data.notes if isinstance(data, Splits) else ()), *notes]
@@ -340,6 +389,8 @@ def _collect_facts(context: AuditContext, data: Splits | Split, part: str, notes
         "part": part if isinstance(data, Splits) else "as given",
         **({"notes": notes} if notes else {}),
         "examples": len(split),
+        "audited": _describe_part(split, data, part),
+        **_describe_input(context),
         "labels": list(split.groups.labels),
         "attributes": list(split.groups.attributes) if has_any_attribute(split) else [],
         "accuracy": float((~context.incorrect).double().mean()),
@@ -351,4 +402,4 @@ def _collect_facts(context: AuditContext, data: Splits | Split, part: str, notes
     }
 
 
-__all__ = ["AUDITS", "AuditContext", "Auditor", "Finding", "audit", "check_auditor", "compute_context"]
+__all__ = ["ALL", "AUDITS", "AuditContext", "Auditor", "Finding", "audit", "check_auditor", "compute_context"]

@@ -10,8 +10,9 @@ import typer
 
 from spurless.cli import params as cli
 from spurless.cli.console import open_page, print_error, print_json, print_text, progress_bar
-from spurless.cli.inputs import open_dataset, open_model, resolve_seed
+from spurless.cli.inputs import open_dataset
 from spurless.cli.outputs import check_outputs
+from spurless.cli.weights import open_model, resolve_seed
 from spurless.core.errors import InputError
 from spurless.core.files import check_not_pipe
 from spurless.core.findings import Gate
@@ -29,8 +30,12 @@ def audit(
     *,
     data: cli.DataParams,
     given: cli.WeightsParams,
-    part: str = cli.param(
-        "val", AUDITS, "Split to audit: val or test; train shows what the model has memorized.", metavar="SPLIT"
+    part: str | None = cli.param(
+        None,
+        AUDITS,
+        "Split to audit: val, test, all, or train, which shows what the model has memorized.",
+        metavar="SPLIT",
+        show_default="val; all of data without splits that the weights were not trained on",
     ),
     only: list[str] = cli.param(
         list,
@@ -82,7 +87,8 @@ def audit(
 ) -> None:
     """Test which shortcuts the model in WEIGHTS relies on, with held-out examples.
 
-    Attributes are not needed; if the data have some, they are tested too. Every
+    A folder or table without splits is audited as a whole: it should be held-out
+    data. Attributes are not needed; if the data have some, they are tested too. Every
     test is compared with chance by permutation. The page starts with the verdict,
     then lists the findings, and shows examples that seem to contradict the
     shortcut. A JSON file with the same content is written next to it.
@@ -95,23 +101,26 @@ def audit(
     Examples:
       spurless audit runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
       spurless audit mine.safetensors --data birds/ --model torchvision:resnet18
+      spurless audit mine.safetensors --data heldout/ --model nets.py:make --classes cat,dog
       spurless audit mine.safetensors --data meta.csv --label y --export suspects.csv
       spurless audit mine.safetensors --fail-on suspicious --min-worst-group 0.8 --junit audit.xml
       spurless audit mine.safetensors --only image-properties --only hidden-regions
       spurless audit mine.safetensors --add audits.py:BRIGHTNESS
     """
+    from spurless.auditing import ALL
     from spurless.auditing import audit as run_audit
     from spurless.reporting import audit_json, write_audit, write_json, write_junit, write_suspects
     from spurless.train.tracking import track_audit
 
-    cli.check_split_name(part)
+    if part is not None:
+        cli.check_split_name(part, ALL)
     if not 0 < level < 1:
         raise InputError("--level is out of range", expected="above 0 and below 1, such as 0.05", got=level)
     gate = _make_gate(fail_on, min_worst_group, allow, junit)
     track = cli.resolve_track(track, Path())
     seed = resolve_seed(given.weights, given.seed)
     check_outputs([export, junit], "--out, --export, --junit", page=out, inputs=[given.weights, *data.inputs, masks])
-    splits = open_dataset(data, seed, given.model, given.weights, quiet or json)
+    splits = open_dataset(data, seed, given.model, given.weights, quiet or json, held_out=part in (None, ALL))
     model = open_model(given.weights, given.model, given.options, splits, seed)
     with progress_bar(quiet or json) as progress:
         result = run_audit(
@@ -170,6 +179,9 @@ def _show(result: Audit) -> None:
     from spurless.reporting import summarize_audit
 
     verdict = summarize_audit(result)
+    print_text(f"audited {result.facts['audited']}")
+    if "input" in result.facts:
+        print_text(f"input: {result.facts['input']}")
     print_text(verdict.headline)
     for line in filter(None, (verdict.what, verdict.certainty, verdict.next_step)):
         print_text(f"  {line}")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spurless.cli import params as cli
 from spurless.cli.console import print_json, print_text, show_record
-from spurless.cli.inputs import open_dataset, open_model, resolve_seed
+from spurless.cli.inputs import HUGGING_FACE_FILES, open_dataset
 from spurless.cli.outputs import check_onnx_path, check_outputs
+from spurless.cli.weights import open_model, resolve_seed
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.files import replace_file
 from spurless.core.records import Record, append_record
@@ -54,7 +56,8 @@ def evaluate(
 ) -> None:
     """Evaluate WEIGHTS on the test split of --data and print the accuracy of every group.
 
-    Weights saved by spurless fit name their model; for others, pass --model.
+    Data with splits need no train split. Weights saved by spurless fit name their
+    model; for others, pass --model.
 
     Examples:
       spurless eval runs/erm-patched-digits-seed0-1a2b3c4d.safetensors
@@ -72,7 +75,9 @@ def evaluate(
         raise InputError("--score and --start need --coverage", hint="Pass --coverage 1,0.9,0.8 too.")
     inputs = [given.weights, start, *data.inputs]
     check_outputs([predictions, onnx], "--out, --predictions and --onnx", records=out, inputs=inputs)
-    splits = open_dataset(data, seed, given.model, given.weights)
+    splits = open_dataset(data, seed, given.model, given.weights, held_out=_has_splits(data.data, data.columns))
+    if not len(splits.test):
+        splits = replace(splits, test=splits.val)
     if predictions is not None and len(coverages) == 1 and ABSTAIN in splits.groups.labels:
         text = f"a class is called {ABSTAIN!r}, which --predictions writes for an example without a prediction"
         raise InputError(text, hint="Rename the class, or leave --coverage out.")
@@ -85,13 +90,21 @@ def evaluate(
     if out is not None:
         append_record(out, record)
     if onnx is not None:
-        write_onnx(onnx, model, splits.train.example(), compact=compact)
+        write_onnx(onnx, model, splits.example(), compact=compact)
     if json:
         print_json(record.to_json())
     else:
         show_record(record)
         if onnx is not None:
             print_text(f"ONNX in {onnx}")
+
+
+def _has_splits(source: str, columns: cli.Columns) -> bool:
+    """Return whether folders, a column or a file of a dataset define splits."""
+    from spurless.data.loaders.folder import has_split_folders
+
+    path = Path(source)
+    return columns.split is not None or (path / HUGGING_FACE_FILES[0]).is_file() or has_split_folders(path)
 
 
 def _make_abstainer(model: Classifier, start: Classifier | None, score: str) -> Abstainer:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from spurless.cli import params as cli
 from spurless.cli.console import print_text, progress_bar
-from spurless.cli.inputs import open_dataset, open_model, resolve_seed
+from spurless.cli.inputs import open_dataset
 from spurless.cli.outputs import check_outputs
+from spurless.cli.weights import open_model, resolve_seed
 from spurless.core.errors import InputError, UnknownNameError
 from spurless.core.progress import progress_to
 from spurless.core.records import Record, read_records

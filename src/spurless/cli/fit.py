@@ -12,7 +12,7 @@ import typer
 
 from spurless.cli import params as cli
 from spurless.cli.console import print_json, print_text, progress_bar, show_record
-from spurless.cli.inputs import build_model, check_no_selector, check_option_names, open_dataset, read_config
+from spurless.cli.inputs import open_dataset, read_config
 from spurless.cli.outputs import (
     check_onnx_path,
     check_outputs,
@@ -23,6 +23,7 @@ from spurless.cli.outputs import (
     save_run,
     tracking_folder,
 )
+from spurless.cli.weights import build_model, check_no_selector, check_option_names
 from spurless.core.errors import InputError
 from spurless.core.files import check_writable
 from spurless.core.locks import lock_runs

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from spurless.cli import params as cli
 from spurless.cli.console import open_page, print_json, print_table, print_text, progress_bar
-from spurless.cli.inputs import check_no_selector, open_dataset, open_model, resolve_seed
+from spurless.cli.inputs import open_dataset
 from spurless.cli.outputs import check_onnx_path, check_outputs
+from spurless.cli.weights import check_no_selector, open_model, resolve_seed
 from spurless.core.config import parse_pairs
 from spurless.core.errors import InputError
 from spurless.core.records import append_record

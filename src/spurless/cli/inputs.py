@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spurless.cli.console import progress_bar
 from spurless.cli.params import Columns, DataParams
+from spurless.cli.weights import check_encoder_on_disk, check_option_names, find_encoder
 from spurless.core.config import read_toml
 from spurless.core.errors import InputError, SpurlessWarning, did_you_mean
 from spurless.core.progress import progress_to
 
 if TYPE_CHECKING:
     from spurless.data.split import Splits
-    from spurless.models.classifier import Classifier
 
 HUGGING_FACE_FILES = ("dataset_dict.json", "dataset_info.json")  # which save_to_disk writes
-RESERVED = {
-    "dataset": ("name",),
-    "method": ("name", "preset", "options"),
-    "model": ("name", "data", "seed", "input_shape", "n_classes", "load_pretrained"),
-}
-"""Arguments of the library that options must not replace."""
-TWO_ENCODERS = ", two encoders"  # suffix that DisEnt adds to the name of the model
+DIFFERENT_SIZES = "the images differ in size"  # error of the loaders
 
 
 def read_config(path: Path | None, *more: str) -> dict[str, dict[str, Any]]:
@@ -41,13 +35,6 @@ def read_config(path: Path | None, *more: str) -> dict[str, dict[str, Any]]:
     return {name: content.get(name, {}) for name in known}
 
 
-def check_option_names(kind: str, name: str, options: Mapping[str, Any], hint: str) -> None:
-    """Raise if an option would replace an argument of the library that another flag sets."""
-    for key in options:
-        if key in RESERVED[kind]:
-            raise InputError(f"{name if kind == 'model' else f'{kind} {name!r}'} has no option {key!r}", hint=hint)
-
-
 def open_dataset(
     data: DataParams,
     seed: int,
@@ -55,25 +42,75 @@ def open_dataset(
     weights: Path | None = None,
     quiet: bool = False,
     defaults: Mapping[str, Any] | None = None,
+    held_out: bool = False,
 ) -> Splits:
-    """Open the dataset of a command; ``model`` or ``weights`` choose the tokenizer of texts."""
+    """Open the dataset of a command.
+
+    ``model`` or ``weights`` choose the tokenizer of texts; the weights also the channels and size of images, and the
+    order of the classes. If ``held_out``, data without splits stay whole, unless the weights were trained on them.
+    """
+    from spurless.data import DATASETS
+
     options = add_tokenizer({**(defaults or {}), **data.options}, data.columns, model, weights)
-    return open_data(data.data, options, data.columns, seed, quiet)
+    if data.data in DATASETS or weights is None or not weights.is_file():
+        held_out = held_out and data.data not in DATASETS
+        return open_data(data.data, options, data.columns, seed, quiet, held_out=held_out)
+    from spurless.models.weights import find_image_format, read_weights_info
+    from spurless.models.zoo.normalize import find_preprocessing
+
+    info, columns = read_weights_info(weights), data.columns
+    channels, size = find_image_format(weights)
+    columns = replace(columns, channels=columns.channels or channels)
+    held_out = held_out and not _is_trained_on(info, Path(data.data))
+    try:
+        splits = open_data(data.data, options, columns, seed, quiet, held_out=held_out)
+    except InputError as error:
+        known = find_preprocessing(model or "", weights)
+        size = size or (None if known is None else known.size)
+        if error.what != DIFFERENT_SIZES or size is None:
+            raise
+        warnings.warn(f"The images differ in size. They are resized to {size}, as for the model.", SpurlessWarning, 2)
+        splits = open_data(data.data, options, replace(columns, size=size), seed, quiet, held_out=held_out)
+    return _order_as_trained(info, splits, columns)
+
+
+def _is_trained_on(info: Mapping[str, Any], source: Path) -> bool:
+    """Return whether weights were trained on data of this name, of which a part would not be held out."""
+    if isinstance(info.get("data"), str):
+        return Path(info["data"].partition(" ")[2]).name == source.resolve().name
+    return isinstance(info.get("seed"), int)  # older files do not name their data
+
+
+def _order_as_trained(info: Mapping[str, Any], splits: Splits, columns: Columns) -> Splits:
+    """Number the classes as in training, if the names of training contain those of the data."""
+    from spurless.data.splitting import order_classes
+
+    trained = info.get("labels")
+    if columns.classes is not None or not isinstance(trained, list) or not {*splits.groups.labels} <= {*trained}:
+        return splits
+    return splits if [*splits.groups.labels] == trained else order_classes(splits, trained)
 
 
 def open_data(
-    source: str, options: Mapping[str, Any], columns: Columns, seed: int, quiet: bool = False, lazy: bool = False
+    source: str,
+    options: Mapping[str, Any],
+    columns: Columns,
+    seed: int,
+    quiet: bool = False,
+    lazy: bool = False,
+    held_out: bool = False,
 ) -> Splits:
     """Open a dataset by name, or the user's folder, CSV or npz file by path.
 
-    If ``lazy``, many images are read only when they are used.
+    If ``lazy``, many images are read only when they are used. If ``held_out``, data without splits are not split.
     """
     from spurless.data import DATASETS, load
 
     is_first_rank = os.environ.get("LOCAL_RANK", "0") == "0"  # only one of several processes shows progress
     with progress_bar(quiet or not is_first_rank) as bar, progress_to(bar):
         if source not in DATASETS:
-            return _open_path(source, options, columns, seed, {"stream": True, "cache": False} if lazy else {})
+            reading = {"stream": True, "cache": False} if lazy else {}
+            return _open_path(source, options, columns, seed, {**reading, "held_out": held_out})
         cache = {"cache": False} if lazy and "cache" in vars(DATASETS[source].config()) else {}
         return load(source, **{"seed": seed, **cache, **resolve_named_options(source, options, columns)})
 
@@ -124,25 +161,35 @@ def _open_path(source: str, options: Mapping[str, Any], columns: Columns, seed: 
         raise InputError(f"{source!r} is neither the name of a dataset nor a folder, CSV or npz file", hint=hint)
     is_hugging_face = kind == "folder" and any((path / name).is_file() for name in HUGGING_FACE_FILES)
     if columns.text is not None and is_hugging_face:
-        return _open_huggingface(path, columns, seed, _text_options(options))
+        return _open_huggingface(path, columns, seed, {**_text_options(options), "held_out": reading["held_out"]})
     if kind in (".csv", ".tsv"):
         return _open_csv(path, columns, seed, options, reading)
-    sized = _size_options(options, "size (of the images, in pixels)")
+    sized = _size_options(options, columns, "size (of the images, in pixels)")
+    columns = replace(columns, size=None)
     if kind == "folder":
         if is_hugging_face:
-            return _open_huggingface(path, columns, seed, {**sized, "stream": reading.get("stream")})
-        _check_no_columns(replace(columns, skip_bad=False), source)
-        return from_folder(path, seed=seed, skip_bad=columns.skip_bad, **sized, **reading)
-    _check_no_columns(columns, source)
+            reading.pop("cache", None)
+            return _open_huggingface(path, columns, seed, {**sized, **reading})
+        others = replace(columns, skip_bad=False, channels=None, classes=None)
+        _check_no_columns(others, source)
+        return from_folder(path, seed=seed, skip_bad=columns.skip_bad, **sized, **_read_as(columns), **reading)
     if sized:
         raise InputError("an npz archive has no option 'size'", where=path, hint="Resize the images in the archive.")
-    return from_npz(path, seed=seed)
+    _check_no_columns(replace(columns, channels=None), source)
+    return from_npz(path, seed=seed, held_out=reading["held_out"])
+
+
+def _read_as(columns: Columns) -> dict[str, Any]:
+    """Return the channels and the order of the classes, if they are given."""
+    options = {"channels": columns.channels, "classes": split_columns(columns.classes)}
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _open_huggingface(path: Path, columns: Columns, seed: int, reading: dict[str, Any]) -> Splits:
     """Open a folder that ``save_to_disk`` of Hugging Face's datasets wrote, with its splits."""
     from spurless.data import from_huggingface
 
+    columns = replace(columns, channels=None)  # those of the images
     if columns != Columns(columns.label, columns.attribute, file=columns.file, text=columns.text):
         text = "a Hugging Face dataset takes only --label, --attribute, and --file or --text for images or texts"
         raise InputError(text, where=path, hint="Leave the other columns out; the dataset has its own splits.")
@@ -163,6 +210,8 @@ def _check_no_columns(columns: Columns, source: str) -> None:
         raise InputError("--skip-bad is for class folders and CSV files of images", got=f"--data {source}")
     if columns != Columns():
         text = "--label, --attribute, --split, --features, --file, --text and --root are for CSV files"
+        if columns == Columns(classes=columns.classes, channels=columns.channels, size=columns.size):
+            text = "--classes, --channels and --size are for folders and CSV files"
         raise InputError(text, got=f"--data {source}", hint="Leave them out.")
 
 
@@ -171,9 +220,9 @@ def _open_csv(path: Path, columns: Columns, seed: int, options: Mapping[str, Any
 
     others = {key: value for key, value in options.items() if key != "delimiter"}
     if columns.text is not None:
-        reading = _text_options(others)
+        reading = {**_text_options(others), "held_out": reading["held_out"]}
     else:
-        reading = {**_size_options(others, "size (of the images, in pixels) or delimiter"), **reading}
+        reading = {**_size_options(others, columns, "size (of the images, in pixels) or delimiter"), **reading}
     if columns.label is None:
         raise InputError("a CSV needs --label, the column of the class", where=path)
     return from_csv(
@@ -188,6 +237,7 @@ def _open_csv(path: Path, columns: Columns, seed: int, options: Mapping[str, Any
         seed=seed,
         delimiter=_delimiter(path, options),
         skip_bad=columns.skip_bad,
+        **_read_as(columns),
         **reading,
     )
 
@@ -203,7 +253,9 @@ def _delimiter(path: Path, options: Mapping[str, Any]) -> str:
     return character
 
 
-def _size_options(options: Mapping[str, Any], known: str) -> dict[str, Any]:
+def _size_options(options: Mapping[str, Any], columns: Columns, known: str) -> dict[str, Any]:
+    if columns.size is not None:
+        options = {"size": columns.size, **options}
     if unknown := sorted(set(options) - {"size"}):
         raise InputError(f"these data have no option {unknown[0]!r}", expected=known)
     return {"size": _to_int(options, "size")} if "size" in options else {}
@@ -228,40 +280,6 @@ def split_columns(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(","))
 
 
-def build_model(
-    name: str, splits: Splits, seed: int, options: Mapping[str, Any], *, load_pretrained: bool = True
-) -> Classifier:
-    """Build a model for these data with the user's options; weights are loaded next if not ``load_pretrained``."""
-    from spurless.models import build
-
-    check_option_names("model", name, options, "It is set by --model, --data and --seed.")
-    return build(name, splits, seed=seed, load_pretrained=load_pretrained, **options)
-
-
-def resolve_seed(weights: Path, seed: int | None) -> int:
-    """Return the given seed, else the seed stored in the weights, else 0; warn if they differ.
-
-    With another seed, sampled or split data have other test examples.
-
-    Raises:
-        InputError: the path is neither a file of weights nor the folder of a text classifier.
-    """
-    from spurless.models.weights import read_weights_info
-
-    if weights.is_dir():
-        if not (weights / "config.json").is_file():
-            expected = "a .safetensors file, or a text classifier with its config.json, as save_pretrained writes it"
-            raise InputError("the folder contains no model", where=weights, expected=expected)
-        return seed or 0
-    stored = read_weights_info(weights).get("seed")
-    if not isinstance(stored, int):
-        return seed or 0
-    if seed is not None and seed != stored:
-        text = "if the data are split by seed, val and test now contain examples that it was trained on."
-        warnings.warn(f"{weights} was trained with --seed {stored}: {text}", SpurlessWarning, stacklevel=2)
-    return stored if seed is None else seed
-
-
 def add_tokenizer(
     options: dict[str, Any], columns: Columns, model: str | None, weights: Path | None = None
 ) -> dict[str, Any]:
@@ -273,140 +291,9 @@ def add_tokenizer(
     is_named_by_file = model is None and weights is not None and not weights.is_dir()
     if model is None and weights is not None:
         model = f"hf:{weights}" if weights.is_dir() else str(read_weights_info(weights).get("name"))
-    member = _find_encoder(model or "")
+    member = find_encoder(model or "")
     if member is None or "tokenizer" in options:
         return options
     if is_named_by_file:
-        _check_encoder_on_disk(member, "AutoTokenizer", "tokenizer")
+        check_encoder_on_disk(member, "AutoTokenizer", "tokenizer")
     return {"tokenizer": member, **options}
-
-
-def _find_encoder(model: str) -> str | None:
-    """Return the encoder of transformers in the name of a model, or None."""
-    from spurless.models import ALIASES
-
-    family, _, member = model.removesuffix(TWO_ENCODERS).partition(":")
-    return member if ALIASES.get(family, family) == "transformers" and member else None
-
-
-def _check_encoder_on_disk(name: str, kind: str, what: str) -> None:
-    """Raise if an encoder that a file names would be downloaded: a file must not decide which requests are made."""
-    from spurless.core.hf_files import import_transformers, open_pretrained
-
-    load = getattr(import_transformers(f"The model transformers:{name}"), kind).from_pretrained
-    open_pretrained(load, name, what, download=False)
-
-
-def open_model(weights: Path, model: str | None, options: Mapping[str, Any], splits: Splits, seed: int) -> Classifier:
-    """Build the model named by --model or by the weights, and load the weights.
-
-    A folder is a text classifier that ``save_pretrained`` wrote; it needs neither.
-
-    Raises:
-        InputError: the model is unknown, or weights and data do not fit.
-    """
-    from spurless.models.weights import load_weights, read_weights_info
-
-    if weights.is_dir():
-        if model is not None:
-            raise InputError("a folder needs no --model", where=weights, hint="Leave --model out.")
-        return build_model(f"hf:{weights}", splits, seed, {"classifier": True, **options})
-    info = read_weights_info(weights)
-    chosen = model or info.get("name")
-    if not isinstance(chosen, str) or not isinstance(info.get("options", {}), dict):
-        raise InputError("the file does not name its model", where=weights, hint="Pass --model NAME.")
-    if model is None:
-        _check_no_custom_code(weights, chosen.removesuffix(TWO_ENCODERS))
-        if (encoder := _find_encoder(chosen)) is not None:
-            _check_encoder_on_disk(encoder, "AutoConfig", "configuration")
-    stored = {} if model else dict(info.get("options", {}))
-    for key in ("input_shape", "n_classes"):  # follow from the data
-        stored.pop(key, None)
-    given = {**stored, **options}
-    built = build_model(chosen.removesuffix(TWO_ENCODERS), splits, seed, given, load_pretrained=False)
-    _check_classes(weights, info, splits)  # after the model is built, which reports a wrong kind of data first
-    if chosen.endswith(TWO_ENCODERS):
-        from spurless.core.seeds import Seeds
-        from spurless.methods.disent import make_two_encoders
-
-        with Seeds().seed_global_rng("head"):  # overwritten at once
-            built = make_two_encoders(built)
-    _attach_selector(weights, built)
-    load_weights(weights, built)
-    _check_names(weights, "classes", info.get("labels"), splits.groups.labels)
-    _check_names(weights, "columns", info.get("features"), splits.options.get("features"))
-    return built
-
-
-def _check_classes(weights: Path, info: Mapping[str, Any], splits: Splits) -> None:
-    labels, n = splits.groups.labels, info.get("n_classes")
-    if isinstance(n, int) and n != len(labels):
-        text = f"the model has {n} outputs but the data have {len(labels)} classes"
-        hint = "Pass the data, and the class column, that the model was trained for."
-        raise InputError(text, where=weights, got=_first(labels), hint=hint)
-
-
-def _check_names(weights: Path, what: str, trained: object, given: Sequence[str] | None) -> None:
-    """Raise if names are in another order than in training; warn if they differ, as they may mean the same."""
-    if not isinstance(trained, list) or not given or trained == list(given):
-        return
-    if any(name in trained and trained.index(name) != index for index, name in enumerate(given)):
-        text = f"the model was trained with the {what} in another order"
-        hint = "Pass --features in that order." if what == "columns" else "Use the names of training."
-        raise InputError(text, where=weights, expected=_first(trained), got=_first(given), hint=hint)
-    text = (
-        f"{weights} was trained on the {what} {_first(trained)}; the data have {_first(given)}, which are used instead"
-    )
-    warnings.warn(f"{text}, in this order.", SpurlessWarning, stacklevel=2)
-
-
-def _first(names: Sequence[str], n: int = 8) -> str:
-    return ", ".join(names[:n]) + (", ..." if len(names) > n else "")
-
-
-def _check_no_custom_code(weights: Path, name: str) -> None:
-    """Raise if the weights name custom code: a file from anywhere must not decide which code is run."""
-    from spurless.models import get_architecture
-
-    if get_architecture(name).runs_user_code:
-        hint = f"If you trust it, pass --model {name}"
-        raise InputError("these weights need custom model code, which is only run on request", where=weights, hint=hint)
-
-
-def check_no_selector(weights: Path) -> None:
-    """Raise if weights have a selector, which would be stale once the rest of the model is trained further."""
-    if weights.is_file() and _selector_shapes(weights):
-        text = "the weights have a selector, which would be stale after further training"
-        raise InputError(text, where=weights, hint="Start from weights of another method.")
-
-
-def _attach_selector(weights: Path, model: Classifier) -> None:
-    """Add the selector of the weights to a model; its kind and width follow from the tensors in the file."""
-    from spurless.core.seeds import Seeds
-    from spurless.methods.deep_gamblers import attach_reservation
-    from spurless.methods.selectivenet import attach_gate
-
-    shapes = _selector_shapes(weights)
-    with Seeds().seed_global_rng("selector"):  # overwritten at once
-        if "selector.layer.weight" in shapes:
-            attach_reservation(model)
-        elif "selector.layers.0.weight" in shapes:
-            attach_gate(model, shapes["selector.layers.0.weight"][0])
-        elif shapes:
-            expected = "that of deep-gamblers or selectivenet"
-            hint = "In Python: model.add_module('selector', YOURS), then load_weights."
-            raise InputError(
-                "the weights have an unknown kind of selector", where=weights, expected=expected, hint=hint
-            )
-
-
-def _selector_shapes(weights: Path) -> dict[str, list[int]]:
-    """Return the shapes of the tensors of a selector, by name."""
-    from safetensors import safe_open
-
-    from spurless.models.weights import read_weights_info
-
-    read_weights_info(weights)  # raises if this is not a safetensors file
-    with safe_open(weights, framework="pt") as file:
-        names: list[str] = file.keys()
-        return {name: file.get_slice(name).get_shape() for name in names if name.startswith("selector.")}

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spurless.cli.inputs import HUGGING_FACE_FILES, open_model
+from spurless.cli.inputs import HUGGING_FACE_FILES
+from spurless.cli.weights import open_model
 from spurless.core.errors import InputError, first_line
 from spurless.core.files import check_file, check_no_overwrite, check_writable, resolve_path, unwritable_error
 from spurless.core.records import Record, read_records

@@ -150,7 +150,7 @@ def _column(help: str, metavar: str = "COLUMN", show_default: str | bool = True)
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a table, folder of the files, and whether to skip broken images."""
+    """Columns of a table, folder of the files, format of images, and order of the classes."""
 
     label: str | None = _column("Column of the class in a CSV.")
     attribute: str | None = _column("Column of the attribute; several as A,B.")
@@ -160,6 +160,15 @@ class Columns:
     text: str | None = _column("Text column of a CSV or Hugging Face dataset, or two as A,B for text pairs.", "COLUMNS")
     root: Root = None
     skip_bad: bool = flag(DATA, "Skip and list images that cannot be read; for class folders and CSVs.", "--skip-bad")
+    classes: str | None = _column(
+        "Classes of a folder or CSV in the order of the model's outputs, as A,B.", "NAMES", "natural order"
+    )
+    channels: int | None = param(
+        None, DATA, "Read images with 1 or 3 channels.", min=1, max=3, show_default="3, or those of the weights"
+    )
+    size: int | None = param(
+        None, DATA, "Resize images to this side and crop the center.", min=1, show_default="as they are"
+    )
 
 
 @dataclass(frozen=True)
@@ -208,7 +217,7 @@ WEIGHTS_HELP = "Safetensors file of a trained model, or folder of a Hugging Face
 
 @dataclass(frozen=True)
 class WeightsParams:
-    """Trained model of a command."""
+    """Trained model of a command, and how it takes images."""
 
     weights: Annotated[Path, typer.Argument(help=WEIGHTS_HELP, metavar="WEIGHTS")]
     model: str | None = param(
@@ -218,11 +227,26 @@ class WeightsParams:
         show_default="the one named in the file",
     )
     model_option: ModelOption = field(default_factory=list)
+    mean: str | None = param(
+        None,
+        MODEL,
+        "Mean by which images in \\[0, 1] are normalized, one number per channel; 0 with --std 1 for none.",
+        metavar="A,B,C",
+        show_default="that of the model, if its weights were trained elsewhere",
+    )
+    std: str | None = param(
+        None, MODEL, "Standard deviation by which images are normalized.", metavar="A,B,C", show_default="as for --mean"
+    )
     seed: int | None = param(
         None, None, "Seed for sampling and splitting the data.", min=0, show_default="the seed in the weights, else 0"
     )
 
-    options = _parsed("model_option")
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options of the model, with the normalization among them."""
+        normalization = {"mean": self.mean, "std": self.std}
+        given = {key: value for key, value in normalization.items() if value is not None}
+        return {**parse_pairs(self.model_option, "--model-option"), **given}
 
 
 @dataclass(frozen=True)

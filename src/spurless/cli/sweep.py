@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from spurless.cli import params as cli
 from spurless.cli.console import print_json, print_paragraph, print_table, print_text, progress_bar
-from spurless.cli.inputs import add_tokenizer, check_option_names, open_quietly, read_config
+from spurless.cli.inputs import add_tokenizer, open_quietly, read_config
 from spurless.cli.outputs import check_outputs, tracking_folder
+from spurless.cli.weights import check_option_names
 from spurless.core.config import parse_pairs
 from spurless.core.errors import InputError
 from spurless.core.files import check_writable, resolve_path

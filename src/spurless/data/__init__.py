@@ -38,6 +38,7 @@ from spurless.data.loaders.csv import from_csv
 from spurless.data.loaders.folder import from_folder
 from spurless.data.loaders.huggingface import from_huggingface
 from spurless.data.loaders.npz import from_npz
+from spurless.data.loaders.objects import as_splits
 from spurless.data.loaders.tensors import from_tensors
 from spurless.data.loaders.text import from_texts
 from spurless.data.loaders.torch_dataset import from_dataset
@@ -89,6 +90,7 @@ __all__ = [
     "Groups",
     "Split",
     "Splits",
+    "as_splits",
     "check_splits",
     "from_csv",
     "from_dataset",

@@ -44,17 +44,23 @@ def check_split(split: Split, where: str) -> Split:
     return split
 
 
-def check_splits(splits: Splits) -> Splits:
-    """Return the splits, or raise if a classifier cannot be trained and tested on them."""
+def check_splits(splits: Splits, *, held_out: bool = False) -> Splits:
+    """Return the splits, or raise if a classifier cannot be trained and tested on them.
+
+    If ``held_out``, only tested: splits may be empty, but not all.
+    """
     check_arguments(check_splits, locals())
-    for name in ("train", "val", "test"):
+    names = [name for name in ("train", "val", "test") if not held_out or len(getattr(splits, name))] or ["test"]
+    for name in names:
         check_split(getattr(splits, name), f"{splits.name}, {name} split")
-    shapes = {name: _shape(getattr(splits, name).x) for name in ("train", "val", "test")}
+    shapes = {name: _shape(getattr(splits, name).x) for name in names}
     if len(set(shapes.values())) > 1:
         raise InputError("the splits differ in the shape of an example", where=splits.name, got=shapes)
-    if len(splits.groups.labels) < 2 or int((splits.train.class_counts > 0).sum()) < 2:
+    counts = sum(getattr(splits, name).class_counts for name in (names if held_out else ["train"]))
+    if len(splits.groups.labels) < 2 or int((counts > 0).sum()) < 2:
         what = "the data have only one class"
-        raise InputError(what, where=f"{splits.name}, train split", expected="at least two classes")
+        where = splits.name if held_out else f"{splits.name}, train split"
+        raise InputError(what, where=where, expected="at least two classes")
     return splits
 
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from spurless.core.errors import UndeclaredAccessError
+from spurless.core.errors import InputError, UndeclaredAccessError
 from spurless.core.groups import Groups
 from spurless.core.hashing import content_hash
 from spurless.core.modules import Input
@@ -258,6 +258,34 @@ class Splits:
         """The groups, shared by all splits."""
         return self.train.groups
 
+    @property
+    def parts(self) -> tuple[Split, ...]:
+        """The splits that have examples: of train, val and test."""
+        return tuple(split for split in (self.train, self.val, self.test) if len(split))
+
+    def example(self, n: int = 2) -> Input:
+        """Return the first ``n`` inputs, ready for the model: of train, or of val or test if train is empty."""
+        return self.parts[0].example(n)
+
+    def join(self) -> Split:
+        """Return the examples of all splits as one: those of train, then val, then test."""
+        first, *others = parts = self.parts
+        if not others:
+            return first
+        if any(split.hidden is not None for split in parts):
+            raise InputError("splits whose inputs are partly hidden cannot be joined", where=self.name)
+        names = [split.names for split in parts if split.names is not None]
+        shared = {(id(ids.files), id(ids.texts), id(ids.rows), ids.prefix) for ids in names}
+        joined = len(names) == len(parts) and len(shared) == 1
+        return replace(
+            first,
+            x=_join_inputs([split.x for split in parts]),
+            y=torch.cat([split.y for split in parts]),
+            a=torch.cat([split.a for split in parts]),
+            domain=None if first.domain is None else torch.cat([cast(Tensor, split.domain) for split in parts]),
+            names=replace(names[0], index=torch.cat([ids.index for ids in names])) if joined else None,
+        )
+
     def column(self, attribute: str) -> Splits:
         """Return the same splits with the groups of one overlapping attribute."""
         parts = {name: getattr(self, name).column(attribute) for name in ("train", "val", "test")}
@@ -345,6 +373,41 @@ def _detach(part: Tensor) -> Tensor:
     """Return a copy of a view into a larger tensor, through which the rest could be read; other tensors as they are."""
     is_view = part.untyped_storage().nbytes() > part.numel() * part.element_size()
     return part.clone() if is_view else part
+
+
+@dataclass(frozen=True)
+class JoinedSources:
+    """The examples of several sources, one source after the other."""
+
+    sources: Sequence[Source]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.sources))
+
+    def __getitem__(self, i: int) -> Tensor:
+        for source in self.sources:
+            if i < len(source):
+                return source[i]
+            i -= len(source)
+        raise IndexError(i)
+
+    def fingerprint(self) -> str:
+        """Return a content hash of all sources."""
+        return content_hash(*(source.fingerprint() for source in self.sources))
+
+
+def _join_inputs(inputs: Sequence[Input | Source]) -> Input | Source:
+    """Return tensors, dicts of tensors or sources as one."""
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    if tensors:
+        return torch.cat(tensors)
+    dicts = [x for x in inputs if isinstance(x, dict)]
+    if dicts:
+        return {key: torch.cat([x[key] for x in dicts]) for key in dicts[0]}
+    subsets = [x for x in inputs if isinstance(x, SourceSubset)]
+    if len(subsets) == len(inputs) and len({id(x.source) for x in subsets}) == 1:
+        return SourceSubset(subsets[0].source, torch.cat([x.index for x in subsets]))
+    return JoinedSources(cast(Sequence[Source], inputs))
 
 
 class SealedSplit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import floor, isfinite
 from typing import Any
 
@@ -54,7 +55,7 @@ def split_stratified(
     return train, val, test
 
 
-def make_splits(
+def make_splits(  # noqa: PLR0913 - one parameter per option
     examples: Split,
     split: Tensor | None,
     *,
@@ -62,19 +63,23 @@ def make_splits(
     name: str,
     options: Mapping[str, Any] | None = None,
     notes: tuple[str, ...] = (),
+    held_out: bool = False,
+    classes: Sequence[str] | None = None,
 ) -> Splits:
     """Return checked splits; ``split`` contains the split of each example (train 0, val 1, test 2).
 
     A missing val or test split is taken from train, 15 % for each, stratified by class and attribute. Without
-    ``split``, both are missing.
+    ``split``, both are missing. If ``held_out``, nothing is taken from data without a train split: train stays empty,
+    and without ``split`` all examples are test. ``classes`` is the order of the classes.
     """
     if len(examples) == 0:
         raise InputError("the data contain no examples", where=name, expected="at least three of each class")
     check_split(examples, name)  # before splitting, so that errors contain the example numbers of the user
-    split = torch.zeros_like(examples.y) if split is None else split
+    split = torch.full_like(examples.y, 2 if held_out else 0) if split is None else split
     parts = [(split == k).nonzero().flatten() for k in range(3)]
     missing = [k for k in (1, 2) if len(parts[k]) == 0]
-    if missing:
+    held_out = held_out and not len(parts[0])
+    if missing and not held_out:
         rest, cells = parts[0], _number_cells(examples.y, examples.a)
         fractions = [SPLIT_FRACTIONS[k] if k in missing else 0.0 for k in (1, 2)]
         pieces = split_stratified(cells[rest], [1 - sum(fractions), *fractions], seeds=seeds, classes=examples.y[rest])
@@ -86,8 +91,47 @@ def make_splits(
             hint = "Check that the label is the class, or pass the split of every example."
             raise InputError(what, where=name, expected=f"at least {1 + len(missing)} of a class", got=got, hint=hint)
     train, val, test = (examples.select(part) for part in parts)
-    notes = (*notes, *_warn_missing_classes(train))
-    return check_splits(Splits(train, val, test, name, dict(options or {}), notes))
+    options = dict(options or {}) | ({"held_out": True} if held_out else {})
+    if not held_out:
+        notes = (*notes, *_warn_missing_classes(train))
+    splits = check_splits(Splits(train, val, test, name, options, notes), held_out=held_out)
+    if classes is None:
+        return splits
+    if missing_names := [name for name in classes if name not in splits.groups.labels]:
+        what, known = f"no example has the class {missing_names[0]!r}", ", ".join(splits.groups.labels)
+        raise InputError(what, where=name, expected=known, got=", ".join(classes))
+    return order_classes(replace(splits, options={**options, "classes": list(classes)}), classes)
+
+
+def order_classes(splits: Splits, classes: Sequence[str]) -> Splits:
+    """Number the classes in the order of ``classes``, which may contain more than those of the data.
+
+    Example:
+        >>> y = torch.tensor([0, 1] * 10)
+        >>> data = make_splits(
+        ...     Split(torch.rand(20, 1), y, -torch.ones_like(y), Groups(("cat", "dog"))), None, seeds=Seeds(0), name=""
+        ... )
+        >>> data = order_classes(data, ("dog", "ant", "cat"))
+        >>> data.groups.labels, data.train.class_counts.tolist()
+        (('dog', 'ant', 'cat'), [7, 0, 7])
+
+    Raises:
+        InputError: a class is missing in ``classes``, or is repeated.
+    """
+    labels, order = splits.groups.labels, tuple(classes)
+    if len(set(order)) < len(order):
+        raise InputError("a class is listed twice", where=splits.name, got=", ".join(order))
+    if unknown := [label for label in labels if label not in order]:
+        what = f"the class {unknown[0]!r} is not in the list of classes"
+        raise InputError(what, where=splits.name, expected=", ".join(labels), got=", ".join(order))
+    numbers = torch.tensor([order.index(label) for label in labels])
+    groups = replace(splits.groups, labels=order)
+
+    def renumber(split: Split) -> Split:
+        y = torch.where(split.y < 0, split.y, numbers[split.y.clamp(min=0)])
+        return replace(split, y=y, groups=groups)
+
+    return replace(splits, train=renumber(splits.train), val=renumber(splits.val), test=renumber(splits.test))
 
 
 def encode_values(values: Sequence[Hashable]) -> tuple[tuple[str, ...], Tensor]:

@@ -81,7 +81,7 @@ def evaluate_given(
 ) -> Record:
     """Evaluate a model that was trained elsewhere; return a record with ``name`` as its method."""
     classifier = wrap(model)
-    check_model_fits_data(classifier, check_splits(data))
+    check_model_fits_data(classifier, check_splits(data, held_out=True))
     run = make_run(compute or Compute(), seed, TrainConfig())
     with limit_threads(run.threads), capture_warnings() as messages, run.timed("evaluate"):
         metrics, table = assess(classifier, data, run)

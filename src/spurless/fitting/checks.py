@@ -71,7 +71,7 @@ def labels_used(info: Info, criterion: Criterion) -> dict[str, bool]:
 
 def check_model_fits_data(model: Classifier, data: Splits) -> None:
     """Raise if the model does not accept these examples or has another number of classes."""
-    x = data.train.example()
+    x = data.example()
     try:
         model.verify(x)
     except RuntimeError as error:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from spurless.core.cache import cached_tensors
 from spurless.core.config import key_settings
-from spurless.core.errors import DivergedError, SpurlessWarning
+from spurless.core.errors import DivergedError, InputError, SpurlessWarning
 from spurless.core.hashing import architecture_hash, content_hash, describe_object
 from spurless.core.progress import Progress
 from spurless.core.provenance import versions
@@ -208,7 +208,13 @@ def execute(prepared: PreparedRun) -> Fitted:
     with limit_threads(prepared.run.threads), close_on_error(prepared.tracker):
         with capture_warnings() as messages:
             model, start_model, run = _make_starting_point(prepared)
-            fitted = prepared.method.fit(model, prepared.visible, run)
+            fitted: Any = prepared.method.fit(model, prepared.visible, run)  # a user's method may return anything
+        if not isinstance(fitted, Classifier):
+            what, hint = (
+                f"fit of the method {prepared.info.name!r} does not return a model",
+                "End it with: return model",
+            )
+            raise InputError(what, expected="the trained Classifier", got=type(fitted).__name__, hint=hint)
         return finish(prepared, fitted, start_model, messages, time.perf_counter() - begin)
 
 

@@ -19,6 +19,7 @@ from spurless.core.findings import Audit
 from spurless.core.progress import Progress
 from spurless.core.repairs import Attempt, Choice, Repair
 from spurless.core.seeds import Seeds
+from spurless.data.loaders.objects import as_splits
 from spurless.data.split import Split, Splits
 from spurless.data.transplants import Transplant, list_transplants
 from spurless.data.words import load_spelling
@@ -69,7 +70,7 @@ class Fixed(Repair):
 
 def fix(  # noqa: PLR0913 - public API
     model: nn.Module,
-    data: Splits,
+    data: Splits | Any,
     *,
     method: str | None = None,
     preset: str | None = None,
@@ -97,7 +98,8 @@ def fix(  # noqa: PLR0913 - public API
 
     Args:
         model: a trained classifier, or any module whose head can be found; it is not changed.
-        data: three splits; methods that declare attributes get them, if they are known.
+        data: three splits, or data of which they are made: a torch Dataset or DataLoader, a Hugging Face dataset, or
+            arrays ``(x, y)``. Methods that declare attributes get them, if they are known.
         method: a name in ``METHODS``, or ``FILE.py:METHOD`` of a custom method; by default those that fit the findings
             and the available labels.
         preset: preset of the method; by default it gets settings for a model that was trained elsewhere.
@@ -124,6 +126,7 @@ def fix(  # noqa: PLR0913 - public API
     """
     _check_not_one_split(data)
     check_arguments(fix, locals())
+    data = as_splits(data, seed=seed)
     request = _Request(method, preset, options or {}, tries, budget)
     settings = make_train_config(train)
     old = _wrap_trained(model, data, tolerance)

@@ -37,6 +37,7 @@ from spurless.models.zoo.cnn import (
     vgg11,
 )
 from spurless.models.zoo.mlp import LinearConfig, MLPConfig, linear, mlp
+from spurless.models.zoo.normalize import Normalize, add_normalization
 from spurless.models.zoo.resnet_small import SmallResNetConfig, resnet20, resnet32
 from spurless.models.zoo.shapes import Shape
 from spurless.models.zoo.timm import TimmConfig, timm_model
@@ -98,7 +99,7 @@ FLOAT_BYTES = 4  # of a weight
 ALIASES = {"hf": "transformers"}  # other names of families
 
 
-def build(
+def build(  # noqa: PLR0913 - public API
     name: str,
     data: Splits | None = None,
     *,
@@ -106,6 +107,8 @@ def build(
     n_classes: int | None = None,
     seed: int = 0,
     load_pretrained: bool = True,
+    mean: Any = None,
+    std: Any = None,
     **options: Any,
 ) -> Classifier:
     """Build an untrained model for data, or for ``input_shape`` and ``n_classes``.
@@ -113,7 +116,8 @@ def build(
     ``FILE.py:FACTORY`` and ``package.module:FACTORY`` run your own code; see :mod:`spurless.models.user_model`.
     The initial weights depend on ``seed`` only; the global random generator is not changed. If ``load_pretrained`` is
     False, a model with ``pretrained=True`` has random weights: no file is read or downloaded for a model whose weights
-    are loaded next.
+    are loaded next. With ``mean`` and ``std``, one number or one per channel, the model first normalizes images in
+    [0, 1].
 
     Example:
         >>> model = build("mlp", input_shape=(1, 28, 28), n_classes=10, depth=2, width=32)
@@ -128,6 +132,9 @@ def build(
     if data is not None and not hasattr(data, "train"):  # only its train split and its groups are used
         raise InputError("'data' has the wrong type", expected="three splits, or None", got=type(data).__name__)
     row = _for_text(get_architecture(name), data)
+    normalization = _check_normalization(mean, std)
+    if normalization and hasattr(row.config(), "normalise"):
+        options["normalise"] = False  # that of the published weights is replaced
     config = configure(row.config, options, name)
     shape, classes = _sizes(row, data, input_shape, n_classes)
     example = _example(row, data, shape)
@@ -149,13 +156,30 @@ def build(
             if row.takes_text
             else "Most torchvision and timm models expect 3x224x224: resize the images, or use small-cnn or resnet20.",
         ) from error
+    if normalization:
+        _check_takes_images(row, shape)
+        add_normalization(model, mean, std, shape[0])
     model.name = row.name
     # what a builder has found out itself, such as the strides that a file of weights needs
     names = {item.name for item in fields(config)}
     known = {key: value for key, value in model.options.items() if row.runs_user_code or key in names}
-    model.options = {"input_shape": shape, "n_classes": classes, **key_settings(config), **known}
+    sizes = {"input_shape": shape, "n_classes": classes}
+    model.options = {**sizes, **normalization, **key_settings(config), **known}
     model.verify(example)
     return model
+
+
+def _check_normalization(mean: Any, std: Any) -> dict[str, Any]:
+    """Return the options of a normalization, or none."""
+    if (mean is None) != (std is None):
+        raise InputError("the normalization needs a mean and a standard deviation", hint="Pass both mean and std.")
+    return {} if mean is None else {"mean": mean, "std": std}
+
+
+def _check_takes_images(row: Architecture, shape: Shape) -> None:
+    if row.takes_text or len(shape) != 3:
+        got = "texts" if row.takes_text else f"inputs of shape {shape}"
+        raise InputError("mean and std are for images", got=got)
 
 
 def get_architecture(name: str) -> Architecture:
@@ -184,7 +208,7 @@ def _for_text(row: Architecture, data: Splits | None) -> Architecture:
     """Return the row of a user's module with ``takes_text`` set by the data."""
     if data is None or not row.runs_user_code:
         return row
-    return replace(row, takes_text=isinstance(data.train.example(1), dict))
+    return replace(row, takes_text=isinstance(_first_inputs(data, 1), dict))
 
 
 def _sizes(
@@ -192,7 +216,7 @@ def _sizes(
 ) -> tuple[Shape, int]:
     name = row.name
     if data is not None:
-        input_shape = _shape(row, data.train.example(1)) if input_shape is None else input_shape
+        input_shape = _shape(row, _first_inputs(data, 1)) if input_shape is None else input_shape
         n_classes = len(data.groups.labels) if n_classes is None else n_classes
     if input_shape is None or n_classes is None:
         raise InputError(f"the inputs of {name} are not known", hint="Pass data, or both input_shape= and n_classes=.")
@@ -247,9 +271,15 @@ def _shape(row: Architecture, example: Input) -> Shape:
     return tuple(example["input_ids"].shape[1:])
 
 
+def _first_inputs(data: Splits, n: int) -> Input:
+    """Return inputs of train, or of another split if all data are held out."""
+    is_held_out = "held_out" in getattr(data, "options", ())  # a stand-in for Splits may have only train
+    return data.example(n) if is_held_out else data.train.example(n)
+
+
 def _example(row: Architecture, data: Splits | None, shape: Shape) -> Input:
     """Return a test input; for text a real one, because token ids must be in the vocabulary."""
-    example = None if data is None else data.train.example(2)
+    example = None if data is None else _first_inputs(data, 2)
     if not row.takes_text:
         return torch.zeros(1, *shape, dtype=example.dtype if isinstance(example, Tensor) else None)
     if len(shape) != 1:
@@ -266,6 +296,7 @@ __all__ = [
     "Architecture",
     "Classifier",
     "CompactModel",
+    "Normalize",
     "build",
     "collect_features",
     "compact_model",

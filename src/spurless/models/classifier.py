@@ -188,6 +188,22 @@ class KeywordSequential(nn.Sequential):
         return logits
 
 
+class WholeNetwork(nn.Module):
+    """Returns the logits of a network as features, for a network whose last layer cannot be a linear head."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the logits, ``(N, n)``; those of a convolution may be ``(N, n, 1, 1)``."""
+        logits = extract_tensor(self.module(*args, **kwargs))
+        if logits.dim() > 2 and logits[0, 0].numel() > 1:
+            what = f"{type(self.module).__name__} returns a map of logits"
+            raise InputError(what, got=tuple(logits.shape), hint="Average it over the positions.")
+        return logits.reshape(len(logits), -1)
+
+
 class HeadSlot(nn.Identity):
     """Identity at the position of the head in a wrapped module."""
 
@@ -231,9 +247,9 @@ def insert_head(backbone: nn.Module, head: nn.Module) -> None:
         _set_module(backbone, name, head)
 
 
-def remove_head(module: nn.Module, head: nn.Linear) -> None:
-    """Replace ``head`` by a :class:`HeadSlot` everywhere in the module."""
-    _replace_module(module, head, HeadSlot(head.in_features, head.out_features))
+def remove_head(module: nn.Module, head: nn.Linear, out_features: int | None = None) -> None:
+    """Replace ``head`` by a :class:`HeadSlot` everywhere in the module; ``out_features`` are those of a new head."""
+    _replace_module(module, head, HeadSlot(head.in_features, out_features or head.out_features))
 
 
 def extract_tensor(output: Any) -> Tensor:

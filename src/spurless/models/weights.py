@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.core.files import data_folder, replace_file
-from spurless.models.classifier import Classifier, find_head_slots
+from spurless.models.classifier import Classifier, WholeNetwork, find_head_slots
 from spurless.models.pruning.masks import is_pruned, make_permanent, remove_parametrization
 from spurless.models.wrapping import check_has_weights, wrap
 
@@ -34,7 +34,7 @@ def save_weights(
 
     The header contains what :func:`read_weights_info` returns.
     ``seed`` is the seed of the run, by which the data may have been split. Of ``data``, the data section of the record,
-    the names of classes and columns are stored.
+    the names of the data, of the classes and of the columns are stored.
 
     Raises:
         InputError: the file cannot be written, the model has no weights, or ``data`` has no names of classes.
@@ -101,6 +101,7 @@ def load_weights(path: Path | str, model: Classifier) -> None:
     namings = (tensors, _remove_prefix(tensors), _remove_prefix(_remove_prefix(tensors)))
     candidates = (_to_classifier_names(names, model, state) for names in namings)
     given = min(candidates, key=lambda names: _count_mismatches(names, state))
+    _complete_head(given, state, model)
     _complete_ties(given, state)
     head = _match_head(given, model, state)
     if head is not model.head:
@@ -126,7 +127,8 @@ def _names_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(labels, list | tuple) or not isinstance(options, Mapping):
         expected = "the data section of a record, with labels and options: data=fitted.record.data"
         raise InputError("data= does not name the classes", expected=expected, got=type(data).__name__)
-    return {"labels": [str(label) for label in labels], "features": options.get("features")}
+    names = [str(label) for label in labels]
+    return {"data": data.get("name"), "labels": names, "features": options.get("features")}
 
 
 def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -142,7 +144,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def read_weights_info(path: Path | str) -> dict[str, Any]:
     """Return the header of a file: name, options, n_classes, head_path, trained.
 
-    If known, also the seed, the names of the classes (labels) and of the columns of a table (features).
+    If known, also the seed, and the names of the data, of the classes (labels) and of the columns (features).
     """
     path = Path(path)
     if not path.is_file():
@@ -211,6 +213,21 @@ def has_v1_strides(file: Path, variant: str) -> bool:
     return any(word.rstrip(":,;.") == "v1" for word in words)
 
 
+def find_image_format(path: Path | str) -> tuple[int | None, int | None]:
+    """Return the channels (1 or 3) and the side of the images of weights; None if it is not known.
+
+    The header of a file by :func:`save_weights` has them. Otherwise the channels are those of a convolution: only the
+    first one of a network for colors has 3 input channels, and without such a one, 1 channel means gray images.
+    """
+    shape = read_weights_info(path).get("options", {}).get("input_shape")
+    if isinstance(shape, list) and len(shape) == 3:
+        return shape[0] if shape[0] in (1, 3) else None, shape[1] if shape[1] == shape[2] else None
+    with safe_open(path, framework="pt") as file:
+        shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (not a mapping)
+    channels = {shape[1] for shape in shapes if len(shape) == 4 and shape[2] * shape[3] > 1}
+    return next((number for number in (3, 1) if number in channels), None), None
+
+
 def _remove_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Remove the first part of all names if they share it, as parallel and compiled modules add one."""
     prefixes = {name.partition(".")[0] for name in tensors}
@@ -223,14 +240,41 @@ def _count_mismatches(given: dict[str, Tensor], state: dict[str, Any]) -> int:
 
 def _to_classifier_names(tensors: dict[str, Tensor], model: Classifier, state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors under the names of the classifier or of the wrapped module; the better match is used."""
-    if model.head_path is None:
+    if model.head_path is None and not isinstance(model.backbone, WholeNetwork):
         return tensors
-    slots = [f"{slot}." for slot in find_head_slots(model.backbone)] or [""]
-    renamed = {}
-    for name, value in tensors.items():
-        slot = next((slot for slot in slots if name.startswith(slot)), None)
-        renamed[f"backbone.{name}" if slot is None else f"head.{name.removeprefix(slot)}"] = value
-    return min((tensors, renamed), key=lambda names: _count_mismatches(names, state))
+    slots = [f"{slot}." for slot in find_head_slots(model.backbone)] or [""] * (model.head_path is not None)
+    names = [name.removeprefix("backbone.") for name in state if name.startswith("backbone.")] + slots
+    candidates = [tensors]
+    # also the names of a module that is wrapped with a layer without weights before it, such as a normalization
+    for prefix in _common_prefixes(names):
+        renamed = {}
+        for key, value in tensors.items():
+            name = prefix + key
+            slot = next((slot for slot in slots if name.startswith(slot)), None)
+            renamed[f"backbone.{name}" if slot is None else f"head.{name.removeprefix(slot)}"] = value
+        candidates.append(renamed)
+    return min(candidates, key=lambda names: _count_mismatches(names, state))
+
+
+def _common_prefixes(names: Sequence[str]) -> list[str]:
+    """Return the parts, up to a dot, with which all names start; the shortest, which is empty, first.
+
+    Example:
+        >>> _common_prefixes(["module.1.conv.weight", "module.1.fc.weight"])
+        ['', 'module.', 'module.1.']
+    """
+    first = min(names, default="")
+    ends = [i + 1 for i, character in enumerate(first) if character == "."]
+    return ["", *(first[:end] for end in ends if all(name.startswith(first[:end]) for name in names))]
+
+
+def _complete_head(given: dict[str, Tensor], state: dict[str, Any], model: Classifier) -> None:
+    """Add the head that a network without a linear layer gets, and the second logit of a head with one."""
+    if isinstance(model.backbone, WholeNetwork) and "head.weight" not in given:
+        given["head.weight"] = state["head.weight"].detach()
+    for name in ("head.weight", "head.bias"):
+        if name in given and name in state and (len(given[name]), len(state[name])) == (1, 2):
+            given[name] = torch.cat([torch.zeros_like(given[name]), given[name]])
 
 
 def _complete_ties(given: dict[str, Tensor], state: dict[str, Any]) -> None:

@@ -12,7 +12,15 @@ from torch.nn.utils.weight_norm import WeightNorm
 from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, did_you_mean, first_line
 from spurless.core.modules import Input, eval_mode
-from spurless.models.classifier import Classifier, copy_module, find_linear_layers, move_to_device_of, remove_head
+from spurless.models.classifier import (
+    Classifier,
+    WholeNetwork,
+    copy_module,
+    extract_tensor,
+    find_linear_layers,
+    move_to_device_of,
+    remove_head,
+)
 from spurless.models.input_errors import readable_forward_errors
 
 
@@ -20,6 +28,9 @@ def wrap(
     module: nn.Module, head: str | None = None, *, example: Input | None = None, trained: bool = True
 ) -> Classifier:
     """Split a copy of a module at its head, the linear layer that computes the logits.
+
+    A module with one logit (of label 1) gets two, of which the first is 0. If the module has no linear layer, as
+    SqueezeNet whose head is a convolution, its logits are the features, and the head is an identity matrix.
 
     Args:
         module: a network of torchvision, timm or transformers, or any other that ends with a linear layer.
@@ -51,15 +62,77 @@ def wrap(
     except Exception as error:
         check_has_weights(module)  # some lazy layers cannot be copied
         raise InputError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
-    path = _find_head(copy, example) if head is None else head
-    layer = _get_linear_layer(copy, path)
-    if path:
-        remove_head(copy, layer)
-    backbone, name = copy if path else nn.Flatten(), type(module).__name__
-    model = Classifier(backbone, layer, name=name, options={"head": path}, trained=trained, head_path=path)
+    name = type(module).__name__
+    if head is None and not find_linear_layers(copy) and (n := _count_logits(copy)):
+        model = _wrap_whole(copy, n, name, trained)
+    else:
+        path = _find_head(copy, example) if head is None else head
+        layer = _get_linear_layer(copy, path)
+        if example is not None and layer.out_features == 1 and _flattens_logits(copy, layer, example):
+            whole = _wrap_whole(copy_module(copy), 1, name, trained)
+            model = _split(copy, path, layer, name, trained)
+            return model if _is_verified(model, example) else whole
+        model = _split(copy, path, layer, name, trained)
     if example is not None:
         model.verify(example)
     return model
+
+
+def _split(module: nn.Module, path: str, layer: nn.Linear, name: str, trained: bool) -> Classifier:
+    """Split a module at ``layer``, which is called ``path``; a layer with one logit gets two."""
+    head = _with_two_logits(layer) if layer.out_features == 1 else layer
+    if path:
+        remove_head(module, layer, head.out_features)
+    backbone = module if path else nn.Flatten()
+    return Classifier(backbone, head, name=name, options={"head": path}, trained=trained, head_path=path)
+
+
+def _is_verified(model: Classifier, example: Input) -> bool:
+    try:
+        model.verify(example)
+    except InputError:
+        return False
+    return True
+
+
+def _count_logits(module: nn.Module) -> int | None:
+    """Return the number of logits of a module without linear layers; None if it does not end with a convolution."""
+    convolutions = [part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    if not convolutions or max(convolutions[-1].kernel_size) > 1:
+        return None
+    return convolutions[-1].out_channels
+
+
+def _wrap_whole(module: nn.Module, n_logits: int, name: str, trained: bool) -> Classifier:
+    """Return a classifier whose features are the logits of a module; its head adds the first of two logits to one."""
+    head = nn.Linear(n_logits, max(n_logits, 2), bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(n_logits) if n_logits > 1 else torch.tensor([[0.0], [1.0]]))
+    like = next(module.parameters(), torch.empty(0))
+    return Classifier(WholeNetwork(module), head.to(like.device, like.dtype), name=name, trained=trained)
+
+
+def _with_two_logits(layer: nn.Linear) -> nn.Linear:
+    """Return a layer with the logit 0 for label 0 and that of ``layer`` for label 1: a softmax is then its sigmoid."""
+    weight = layer.weight.detach()
+    head = nn.Linear(layer.in_features, 2, bias=layer.bias is not None, device=weight.device, dtype=weight.dtype)
+    with torch.no_grad():
+        for new, old in zip(head.parameters(), (weight, layer.bias), strict=False):
+            new.copy_(torch.cat([torch.zeros_like(old), old]))
+    return head
+
+
+def _flattens_logits(module: nn.Module, layer: nn.Linear, example: Input) -> bool:
+    """Return whether a module returns the outputs of ``layer``, its only logit, as ``(N,)`` instead of ``(N, 1)``."""
+    outputs: list[torch.Tensor] = []
+    hook = layer.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    x = move_to_device_of(example, next(module.parameters(), None))
+    try:
+        with readable_forward_errors(module, x), eval_mode(module), torch.no_grad():
+            logits = extract_tensor(module(**x) if isinstance(x, dict) else module(x))
+    finally:
+        hook.remove()
+    return logits.dim() == 1 and len(outputs) == 1 and torch.equal(logits, outputs[0].flatten())
 
 
 def _check_kinds(module: nn.Module) -> None:
@@ -114,7 +187,7 @@ def _find_head(module: nn.Module, example: Input | None) -> str:
     if not layers:
         raise InputError(
             f"{type(module).__name__} has no linear layer, so it has no head",
-            hint="End the network with pooled features and an nn.Linear, or use Classifier(backbone, head).",
+            hint="End the network with an nn.Linear or a 1x1 convolution, or use Classifier(backbone, head).",
         )
     return list(layers)[-1]
 

@@ -28,11 +28,19 @@ def check_has_gradient(loss: Tensor) -> None:
         )
 
 
-def explain_step_error(error: Exception, model: nn.Module, x: Input, *, first: bool) -> InputError | None:
+def explain_step_error(
+    error: Exception, model: nn.Module, x: Input, *, first: bool, hidden: bool = False
+) -> InputError | None:
     """Return a readable error for an error of a step; None if it should be raised unchanged.
 
-    After the first step the model is known to accept its inputs.
+    After the first step the model is known to accept its inputs. ``hidden``: the attributes of the batch are hidden.
     """
+    is_about_negative = any(word in str(error).lower() for word in ("negative", "out of bounds", "out of range", "-1"))
+    if first and hidden and is_about_negative and _accepts(model, x):
+        return InputError(
+            f"the loss failed, and the attributes of its batch are hidden (-1): {first_line(error)}",
+            hint="If it reads batch.a, declare it: Info(train_attributes=True), and pass data with attributes.",
+        )
     if "more than 1 value per channel" in str(error):
         return InputError(
             "batch normalisation cannot be trained on a batch of one example", hint="Use a batch size of 2 or more."

@@ -108,8 +108,9 @@ class Steps:
         """Compute the gradients of the objective, and return its value."""
         try:
             loss = self.objective(self.module, batch)
-        except (ValueError, RuntimeError) as error:
-            explained = explain_step_error(error, self.model, batch.x, first=self.is_first)
+        except (ValueError, RuntimeError, IndexError) as error:
+            hidden = self.is_first and bool((batch.a < 0).all())
+            explained = explain_step_error(error, self.model, batch.x, first=self.is_first, hidden=hidden)
             if explained is None:
                 raise
             raise explained from error

@@ -210,7 +210,6 @@ def test_size_transform_and_augment_reach_the_batches(tmp_path: Path) -> None:
         ({"a": 1, "b": 1}, [], r"folder data: no class has enough examples for every split"),
         ({"a": 3}, ["b"], r"data/b: the folder contains no images. Add some, or delete the folder"),
         ({"a/x": 3, "b/x": 3}, ["b/y"], r"b/y: the folder contains no images"),
-        ({"a": 3, "b": 3, "b/x": 3}, [], r"data/b: the folder contains both images and folders"),
         ({"a/x": 3, "b": 3}, [], r"the class 'a' has attribute folders and the class 'b' has none"),
         ({"train/a": 3, "train/b": 3}, ["test"], r"data/test: the folder contains no class folders"),
         (

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from spurless.core.errors import InputError
 from spurless.core.seeds import Seeds
@@ -163,14 +163,46 @@ def test_the_fingerprint_of_a_stream_follows_its_examples() -> None:
     assert first == again != other
 
 
-class Endless(IterableDataset[Tensor]):
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(())
+DICTS = [{"image": x, "label": y, "attribute": a} for x, y, a in zip(X, Y, A, strict=True)]
 
 
-@pytest.mark.parametrize("dataset", [Endless(), iter([(X[0], 0)])], ids=["iterable", "iterator"])
-def test_what_can_only_be_iterated_is_refused(dataset: Any) -> None:
-    with pytest.raises(InputError, match=r"can only be iterated, but shuffling needs indices.*Convert it to a list"):
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(TensorDataset(X, Y, A))
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Stream(),
+        iter(TensorDataset(X, Y, A)),
+        DataLoader(TensorDataset(X, Y, A), batch_size=7),
+        DataLoader(cast(Any, DICTS), batch_size=9),
+    ],
+    ids=["iterable", "iterator", "loader", "loader-of-dicts"],
+)
+def test_what_can_only_be_iterated_is_read_once(dataset: Any) -> None:
+    splits = from_dataset(dataset)
+    assert splits.train.has_attributes
+    for split in every(splits):
+        assert split.y.tolist() == [row % 2 for row in rows(split)]
+    assert sorted(row for split in every(splits) for row in rows(split)) == list(range(40))
+
+
+def test_a_loader_per_split_and_the_names_of_its_dataset_are_used() -> None:
+    named = TensorDataset(X, Y)
+    named.classes = ["cat", "dog"]  # type: ignore[attr-defined]
+    train, val = DataLoader(Subset(named, range(30)), batch_size=8), DataLoader(Subset(named, range(30, 40)))
+    splits = from_dataset(train, val=val, test=val)
+    assert splits.groups.labels == ("cat", "dog")
+    assert [len(split) for split in every(splits)] == [30, 10, 10]
+
+
+@pytest.mark.parametrize(
+    "dataset", [DataLoader(cast(Any, X)), DataLoader(cast(Any, [{"x": X[0]}]))], ids=["inputs", "dicts"]
+)
+def test_a_loader_without_labels_is_refused(dataset: Any) -> None:
+    with pytest.raises(InputError, match="the batches have no labels"):
         from_dataset(dataset)
 
 
@@ -194,7 +226,7 @@ def test_an_example_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ([], r"the dataset is empty"),
         ([(X[0], 0), (None, 1)], r"example 1: the inputs must be numbers \(got object values\)"),
         ([X[0]], r"an example must be \(x, y\), \(x, y, a\) or a dict \(got Tensor\)"),
-        ([{"x": X[0], "target": 1}], r"an example has none of the keys y, label \(got x, target\)"),
+        ([{"x": X[0], "answer": 1}], r"an example has none of the keys y, label, .* \(got x, answer\)"),
         ([(X[0], 0.5)], r"the label of example 0 must be integers \(got 0.5\)"),
         ([(X[0], [0, 1])], r"the label of example 0 must be one number \(got shape \(2,\)\)"),
         ([(X[0], "cat")], r"the label of example 0 must be numbers"),

@@ -53,6 +53,9 @@ def from_csv(  # noqa: PLR0913 - one parameter per option
     stream: bool | None = None,
     cache: bool | None = None,
     skip_bad: bool = False,
+    channels: int = 3,
+    classes: Sequence[str] | None = None,
+    held_out: bool = False,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -80,6 +83,10 @@ def from_csv(  # noqa: PLR0913 - one parameter per option
         stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
         cache: cache decoded images in ``$SPURLESS_CACHE``; by default, 2,000 images or more are cached.
         skip_bad: skip missing and unreadable images with a warning; every image is read once to find them.
+        channels: 3, or 1 to read images as gray.
+        classes: the classes, in the order of the model's outputs; by default in natural order.
+        held_out: the examples were not trained on: without a train split, none is made, and without any splits all
+            examples are test.
         transform: function from a batch to model input.
         augment: transform that is applied first, in training only.
 
@@ -115,7 +122,7 @@ def from_csv(  # noqa: PLR0913 - one parameter per option
     if isinstance(inputs, _Files):
         check_duplicates(path, inputs.paths, cells.labels, cells.splits, cells.numbers)
         names = ExampleIds.of_files(inputs.names)
-        x = read_images(ImageFiles(inputs.paths, size, hint=SKIP_HINT), stream, cache=cache)
+        x = read_images(ImageFiles(inputs.paths, size, channels, hint=SKIP_HINT), stream, cache=cache)
     elif isinstance(inputs, _Texts):
         names = replace(names, texts=[" / ".join(texts) for texts in zip(*inputs.columns, strict=True)])
         tokenizer = choose_tokenizer(tokenizer)
@@ -145,9 +152,17 @@ def from_csv(  # noqa: PLR0913 - one parameter per option
             "delimiter": delimiter,
             "stream": stream,
             **({"skip_bad": True} if skip_bad else {}),
+            **({} if channels == 3 else {"channels": channels}),
         },
         notes=notes,
+        held_out=held_out,
+        classes=None if classes is None else _name_classes(label, labels, classes),
     )
+
+
+def _name_classes(label: str, labels: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes that are given as in the file: numbers get the name of their column."""
+    return prefix_numbers(label, tuple(classes)) if set(classes) <= set(labels) else tuple(classes)
 
 
 class _Cells:

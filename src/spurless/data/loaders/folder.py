@@ -30,6 +30,9 @@ def from_folder(  # noqa: PLR0913 - one parameter per option
     stream: bool | None = None,
     cache: bool | None = None,
     skip_bad: bool = False,
+    channels: int = 3,
+    classes: Sequence[str] | None = None,
+    held_out: bool = False,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -38,7 +41,8 @@ def from_folder(  # noqa: PLR0913 - one parameter per option
     Two layouts are supported: ``root/<class>/*``, split at random, stratified, 70/15/15 by ``seed``; and
     ``root/{train,val,test}/<class>/*`` (``val`` may be called valid or validation). A missing val or test split is
     taken from train, 15 % for each. In both, a class folder with subfolders only is read as
-    ``<class>/<attribute>/*``; a split without attribute folders has unknown attributes.
+    ``<class>/<attribute>/*``; a split without attribute folders has unknown attributes. Folders at deeper levels, and
+    those next to the images of a class, are read too and have no meaning.
 
     Classes and attributes are in natural order of their names; links are followed. Files in a class folder without the
     extension of an image, and images outside the class folders, are skipped with a warning and a note; hidden files are
@@ -51,12 +55,16 @@ def from_folder(  # noqa: PLR0913 - one parameter per option
         stream: read images on demand (True), now (False), or now if they fit in 1 GiB (None).
         cache: cache decoded images in ``$SPURLESS_CACHE``; by default, 2,000 images or more are cached.
         skip_bad: skip unreadable images with a warning; every image is read once to find them.
+        channels: 3, or 1 to read images as gray.
+        classes: the classes, in the order of the model's outputs; by default in natural order.
+        held_out: the examples were not trained on: without a train split, none is made, and without any splits all
+            examples are test.
         transform: function from a batch of uint8 images to model input.
         augment: transform that is applied first, in training only.
     """
     check_arguments(from_folder, locals())
     root = Path(root)
-    files = list(_find_files(root))
+    files = list(_find_files(root, held_out))
     notes = _warn_skipped(root, files)
     if skip_bad:
         readable, skipped = drop_unreadable([file.path for file in files], [file.label for file in files], root)
@@ -64,17 +72,20 @@ def from_folder(  # noqa: PLR0913 - one parameter per option
     labels, y = encode_values([file.label for file in files])
     attributes, a = encode_values([file.attribute for file in files])
     groups = name_groups(labels, {"attribute": attributes} if attributes else {})
-    _check_classes(files, root)
+    if any(file.split == 0 for file in files):
+        _check_classes(files, root)
     paths = [file.path for file in files]
-    x = read_images(ImageFiles(paths, size, hint=SKIP_HINT), stream, cache=cache)
-    skip_option = {"skip_bad": True} if skip_bad else {}
+    x = read_images(ImageFiles(paths, size, channels, hint=SKIP_HINT), stream, cache=cache)
+    more = ({"skip_bad": True} if skip_bad else {}) | ({} if channels == 3 else {"channels": channels})
     return make_splits(
         Split(x, y, a, groups, transform, augment, names=ExampleIds.of_files(paths)),
-        torch.tensor([file.split for file in files]),
+        torch.tensor([file.split for file in files]) if has_split_folders(root) else None,
         seeds=Seeds(seed),
         name=f"folder {root.resolve().name}",
-        options={"root": str(root), "size": size, "seed": seed, "stream": stream, **skip_option},
+        options={"root": str(root), "size": size, "seed": seed, "stream": stream, **more},
         notes=notes,
+        held_out=held_out,
+        classes=classes,
     )
 
 
@@ -88,7 +99,7 @@ class _File:
     attribute: str | None
 
 
-def _find_files(root: Path) -> Iterator[_File]:
+def _find_files(root: Path, held_out: bool) -> Iterator[_File]:
     folders = subfolders(root)
     if not _are_splits(folders):
         yield from _find_in_classes(root, 0)
@@ -102,10 +113,17 @@ def _find_files(root: Path) -> Iterator[_File]:
         if number in splits:
             raise InputError(f"the folders {splits[number].name!r} and {folder.name!r} are the same split", where=root)
         splits[number] = folder
-    if 0 not in splits:
-        raise InputError("there is no train folder", where=root, got=", ".join(folder.name for folder in folders))
+    if 0 not in splits and not held_out:
+        got = ", ".join(folder.name for folder in folders)
+        hint = "Add one; a model that is trained already can be audited and evaluated without."
+        raise InputError("there is no train folder", where=root, got=got, hint=hint)
     for number, folder in splits.items():
         yield from _find_in_classes(folder, number)
+
+
+def has_split_folders(root: Path) -> bool:
+    """Return whether a folder contains folders of splits, such as train and val."""
+    return root.is_dir() and _are_splits(subfolders(root))
 
 
 def _are_splits(folders: list[Path]) -> bool:
@@ -134,15 +152,20 @@ def _find_in_classes(root: Path, split: int) -> Iterator[_File]:
 
 
 def _list_images(folder: Path) -> list[Path]:
-    """Return the images of a folder; raise if there are none, or if it has subfolders."""
-    images = images_in(folder)
+    """Return the images of a folder and of all folders in it; raise if there are none."""
+    images = list(_list_nested(folder))
     if not images:
         others = _list_others(folder)
         got = f"{len(others)} files without the extension of an image, such as {others[0]}" if others else None
         raise InputError("the folder contains no images", where=folder, got=got, hint="Add some, or delete the folder.")
-    if subfolders(folder):
-        raise InputError("the folder contains both images and folders", where=folder, expected="one of them")
     return images
+
+
+def _list_nested(folder: Path) -> Iterator[Path]:
+    """Yield the images of a folder and of all folders in it."""
+    yield from images_in(folder)
+    for inner in subfolders(folder):
+        yield from _list_nested(inner)
 
 
 def subfolders(root: Path) -> list[Path]:

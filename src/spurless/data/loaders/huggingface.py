@@ -41,6 +41,7 @@ def from_huggingface(  # noqa: PLR0913 - one parameter per option
     max_length: int = 128,
     seed: int = 0,
     stream: bool | None = None,
+    held_out: bool = False,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -63,6 +64,8 @@ def from_huggingface(  # noqa: PLR0913 - one parameter per option
         max_length: maximum number of tokens of a text, or of a pair.
         seed: seed of the split.
         stream: decode images on demand (True), now (False), or now if they fit in 1 GiB (None).
+        held_out: the examples were not trained on: without a train split, none is made, and without any splits all
+            examples are test.
         transform: function from a batch of uint8 images, or of tokens, to model input.
         augment: transform that is applied first, in training only.
 
@@ -74,7 +77,8 @@ def from_huggingface(  # noqa: PLR0913 - one parameter per option
     texts = [text] if isinstance(text, str) else list(text or ())
     if text is not None:
         _check_texts(texts, image=image, size=size, stream=stream)
-    parts = _number_splits(_load(name_or_dataset, config, revision))
+    given = _load(name_or_dataset, config, revision)
+    parts = _number_splits(given, held_out)
     attributes = [attribute] if isinstance(attribute, str) else list(attribute or ())
     _check_columns(parts, image, texts, [label, *attributes])
     labels, y = _encode(parts, label)
@@ -94,10 +98,11 @@ def from_huggingface(  # noqa: PLR0913 - one parameter per option
         x, names = _read_images(parts, image or IMAGE, size, stream), None
     return make_splits(
         Split(x, y, a, groups, transform, augment, names=names),
-        torch.cat([torch.full((len(part),), k) for k, part in parts.items()]),
+        torch.cat([torch.full((len(part),), k) for k, part in parts.items()]) if isinstance(given, Mapping) else None,
         seeds=Seeds(seed),
         name=f"huggingface {name_or_dataset if isinstance(name_or_dataset, str | Path) else 'dataset'}",
         options={"label": label, "attribute": attributes, "config": config, "revision": revision, "seed": seed, **kind},
+        held_out=held_out,
     )
 
 
@@ -166,7 +171,7 @@ def _check_no_urls(parts: Mapping[int, Any], column: str) -> None:
                 raise InputError("the images are URLs, which are not requested", where=f"column {column!r}", hint=hint)
 
 
-def _number_splits(dataset: Any) -> dict[int, Any]:
+def _number_splits(dataset: Any, held_out: bool) -> dict[int, Any]:
     """Return the splits of a dataset by number; a dataset without splits is train."""
     import datasets
 
@@ -182,7 +187,7 @@ def _number_splits(dataset: Any) -> dict[int, Any]:
             what = f"{type(part).__name__} cannot be indexed"
             raise InputError(what, expected="a Dataset or a DatasetDict", hint="Load it without streaming=True.")
         parts[number] = part
-    if 0 not in parts:
+    if 0 not in parts and not (held_out and parts):
         raise InputError("the dataset has no train split", got=", ".join(map(str, splits)) or "no split at all")
     return dict(sorted(parts.items()))
 

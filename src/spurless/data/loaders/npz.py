@@ -25,6 +25,7 @@ def from_npz(
     *,
     seed: int = 0,
     labels: Sequence[str] | None = None,
+    held_out: bool = False,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -40,6 +41,8 @@ def from_npz(
         path: the file.
         seed: seed of the split.
         labels: names of the classes; by default their numbers.
+        held_out: the examples were not trained on: without a train split, none is made, and without any splits all
+            examples are test.
         transform: function from a batch to model input.
         augment: transform that is applied first, in training only.
     """
@@ -51,13 +54,16 @@ def from_npz(
             names = ", ".join(name.removesuffix(".npy") for name in archive.namelist())
         raise InputError("the archive has neither 'x' nor 'x_train'", where=path, got=names or "no key")
     try:
-        x, y, a, split = _read_whole(arrays) if "x" in arrays else _read_splits(arrays)
+        x, y, a, split = _read_whole(arrays) if "x" in arrays else _read_splits(arrays, held_out)
         transforms: dict[str, Any] = {"transform": transform, "augment": augment}
         name = f"archive {path.name}"
-        splits = from_tensors(x, y, a, split=split, labels=labels, seed=seed, name=name, **transforms)
+        splits = from_tensors(
+            x, y, a, split=split, labels=labels, seed=seed, name=name, held_out=held_out, **transforms
+        )
     except InputError as error:
         raise error if path.name in str(error) else InputError(str(error).removesuffix("."), where=path) from None
-    return replace(splits, options={"path": str(path), "seed": seed, "labels": None if labels is None else [*labels]})
+    options = {"path": str(path), "seed": seed, "labels": None if labels is None else [*labels]}
+    return replace(splits, options=options | ({"held_out": True} if "held_out" in splits.options else {}))
 
 
 def _read_whole(arrays: dict[str, Any]) -> tuple[Tensor, Any, Any, Any]:
@@ -67,9 +73,9 @@ def _read_whole(arrays: dict[str, Any]) -> tuple[Tensor, Any, Any, Any]:
     return x, _array(arrays, "y"), arrays.get("a"), arrays.get("split")
 
 
-def _read_splits(arrays: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+def _read_splits(arrays: dict[str, Any], held_out: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     names = {parse_split(key[2:], f"key {key!r}"): key[2:] for key in arrays if key.startswith("x_")}
-    if 0 not in names:
+    if not names or (0 not in names and not held_out):
         raise InputError("the archive has neither 'x' nor 'x_train'", got=", ".join(arrays))
     inputs = [channels_first(to_tensor(arrays[f"x_{name}"], "inputs")) for name in names.values()]
     kinds = {name: f"{x.dtype} {tuple(x.shape[1:])}" for name, x in zip(names.values(), inputs, strict=True)}

@@ -32,6 +32,7 @@ def from_tensors(  # noqa: PLR0913 - one parameter per option
     overlapping: bool = False,
     seed: int = 0,
     name: str = "tensors",
+    held_out: bool = False,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
@@ -50,6 +51,8 @@ def from_tensors(  # noqa: PLR0913 - one parameter per option
         overlapping: the columns of ``a`` are 0/1, and an example may have several attributes or none.
         seed: seed of the split.
         name: name of the data.
+        held_out: the examples were not trained on: without a train split, none is made, and without any splits all
+            examples are test.
         transform: function from a batch to model input.
         augment: transform that is applied first, in training only.
 
@@ -67,6 +70,7 @@ def from_tensors(  # noqa: PLR0913 - one parameter per option
         seeds=Seeds(seed),
         name=name,
         options={"seed": seed, "name": name, "overlapping": overlapping},
+        held_out=held_out,
     )
 
 

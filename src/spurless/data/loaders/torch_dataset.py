@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, IterableDataset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset
 
 from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessError, first_line
 from spurless.core.hashing import content_hash
 from spurless.core.seeds import Seeds
 from spurless.data.loaders.images import MAX_RESIDENT_BYTES, channels_first, to_pixels
-from spurless.data.loaders.tensors import Names, encode_labels, to_integers, to_tensor
+from spurless.data.loaders.tensors import Names, encode_labels, from_tensors, to_integers, to_tensor
 from spurless.data.split import Source, Split, Splits, Transform
-from spurless.data.splitting import make_splits
+from spurless.data.splitting import concat_attributes, make_splits
 
-KEYS = (("x", "image"), ("y", "label"), ("a", "attribute"))
+KEYS = (
+    ("x", "image", "pixel_values", "img", "inputs"),
+    ("y", "label", "labels", "target"),
+    ("a", "attribute"),
+)
 """Keys of the parts of an example that is a dict; the parts of a tuple are in this order."""
+
+Batches: TypeAlias = "tuple[Any, Tensor, Tensor | None]"
+"""Inputs, labels and attributes of many examples."""
 
 GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")  # Pillow modes without color
 
@@ -37,14 +44,16 @@ def from_dataset(  # noqa: PLR0913 - one parameter per option
     seed: int = 0,
     stream: bool | None = None,
     name: str | None = None,
+    held_out: bool = False,
     transform: Transform | None = None,
     augment: Transform | None = None,
 ) -> Splits:
-    """Load map-style datasets whose examples are ``(x, y)``, ``(x, y, a)`` or dicts with these keys.
+    """Load datasets whose examples are ``(x, y)``, ``(x, y, a)`` or dicts with these keys, or DataLoaders of them.
 
     One pass collects labels and attributes, and the inputs if they fit in memory. Use ``augment`` for random
     augmentation: inputs in memory are read once, so that a random transform of the dataset is drawn once. A missing val
-    or test split is taken from ``dataset`` at random, stratified, 15 % for each.
+    or test split is taken from ``dataset`` at random, stratified, 15 % for each. A DataLoader, or a dataset that can
+    only be iterated, is read once into memory.
 
     Args:
         dataset: the train split, or all examples.
@@ -58,26 +67,45 @@ def from_dataset(  # noqa: PLR0913 - one parameter per option
         stream: read inputs on demand (True), now (False), or now if they fit in 1 GiB (None). A streamed dataset
             with ``targets``, such as torchvision's, is not read for its labels.
         name: name of the data; by default the name of the dataset's class.
+        held_out: the examples were not trained on: without a train split, none is made, and without any splits all
+            examples are test.
         transform: function from a batch to model input.
         augment: transform that is applied first, in training only.
     """
     check_arguments(from_dataset, locals())
     given = {k: part for k, part in enumerate((dataset, val, test)) if part is not None}
-    for part in given.values():
-        _check_map_style(part)
+    names = labels or _classes(dataset)
+    name = name or f"dataset {type(getattr(dataset, 'dataset', dataset)).__name__}"
+    if all(isinstance(part, DataLoader) for part in given.values()):
+        batches = {k: _collect_batches(part) for k, part in given.items()}
+        return from_tensors(
+            *_join_batches(list(batches.values())),
+            split=[k for k, (_, y, _) in batches.items() for _ in y] if len(given) > 1 else None,
+            labels=names,
+            attributes=attributes,
+            overlapping=overlapping,
+            seed=seed,
+            name=name,
+            held_out=held_out,
+            transform=transform,
+            augment=augment,
+        )
+    given = {k: _to_map_style(part) for k, part in given.items()}
+    dataset = given.get(0)
     examples = ConcatDataset(list(given.values())) if len(given) > 1 else dataset
     source = DatasetInputs.of(examples, size)
     stream = stream if stream is not None else len(source) * source.bytes > MAX_RESIDENT_BYTES
     listed = [_targets(part) for part in given.values()] if stream else []
     targets = [target for target in listed if target is not None]
     x, y, a = (source, torch.cat(targets), None) if len(targets) == len(given) else _collect(source, stream)
-    y, a, groups = encode_labels(y, a, labels or _classes(dataset), attributes, overlapping)
+    y, a, groups = encode_labels(y, a, names, attributes, overlapping)
     return make_splits(
         Split(x, y, a, groups, transform, augment),
-        torch.cat([torch.full((len(part),), k) for k, part in given.items()]),
+        torch.cat([torch.full((len(part),), k) for k, part in given.items()]) if len(given) > 1 else None,
         seeds=Seeds(seed),
-        name=name or f"dataset {type(dataset).__name__}",
+        name=name,
         options={"size": size, "seed": seed, "stream": stream, "overlapping": overlapping},
+        held_out=held_out,
     )
 
 
@@ -223,12 +251,58 @@ def _targets(dataset: Any) -> Tensor | None:
 
 def _classes(dataset: Any) -> Sequence[str] | None:
     names = getattr(dataset, "classes", None)
+    if names is None and hasattr(dataset, "dataset"):  # of a DataLoader or a Subset
+        return _classes(dataset.dataset)
     return names if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None
 
 
-def _check_map_style(dataset: Any) -> None:
+def _to_map_style(dataset: Any) -> Any:
+    """Return a dataset with indices: one that can only be iterated is read into a list."""
     is_indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    if isinstance(dataset, IterableDataset) or not is_indexed:
-        what = f"{type(dataset).__name__} can only be iterated, but shuffling needs indices"
-        expected = "a map-style dataset, with __len__ and __getitem__"
-        raise InputError(what, expected=expected, hint="Convert it to a list first.")
+    if is_indexed and not isinstance(dataset, IterableDataset):
+        return dataset
+    if not hasattr(dataset, "__iter__"):
+        what, expected = "the dataset can be neither indexed nor iterated", "a torch Dataset or DataLoader"
+        raise InputError(what, expected=expected, got=type(dataset).__name__)
+    return list(dataset)
+
+
+def _collect_batches(loader: Any) -> Batches:
+    """Return inputs, labels and attributes of all batches of a DataLoader."""
+    parts = [_split_batch(batch) for batch in loader]
+    if not parts:
+        raise InputError("the DataLoader yields no batch")
+    return _join_batches(parts)
+
+
+def _split_batch(batch: Any) -> Batches:
+    """Return inputs, labels and attributes of a batch: a tuple, or a dict with the names of ``KEYS``."""
+    if isinstance(batch, Mapping):
+        x, y, a = (next((batch[name] for name in names if name in batch), None) for names in KEYS)
+        if x is None:  # tokens
+            x = {key: value for key, value in batch.items() if not any(key in names for names in KEYS[1:])}
+    elif isinstance(batch, tuple | list) and len(batch) in (2, 3):
+        x, y, a = (*batch, None)[:3]
+    else:
+        x, y, a = batch, None, None
+    if y is None:
+        got = ", ".join(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+        expected = "batches (x, y) or (x, y, a), or dicts with y, label, labels or target"
+        raise InputError("the batches have no labels", expected=expected, got=got)
+    x = (
+        {key: to_tensor(value, "inputs") for key, value in x.items()}
+        if isinstance(x, Mapping)
+        else to_tensor(x, "inputs")
+    )
+    return x, to_integers(y, "labels").flatten(), None if a is None else to_integers(a, "attributes")
+
+
+def _join_batches(batches: Sequence[Batches]) -> Batches:
+    xs = [x for x, _, _ in batches]
+    attributes = concat_attributes([a for _, _, a in batches], [len(y) for _, y, _ in batches])
+    try:
+        x = {key: torch.cat([x[key] for x in xs]) for key in xs[0]} if isinstance(xs[0], dict) else torch.cat(xs)
+    except RuntimeError as error:
+        hint = "Resize images, and pad texts to one length."
+        raise InputError(f"the batches differ in shape: {first_line(error)}", hint=hint) from None
+    return x, torch.cat([y for _, y, _ in batches]), attributes

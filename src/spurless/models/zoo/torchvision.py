@@ -1,9 +1,10 @@
 """Classification models of torchvision, as ``torchvision:NAME``.
 
 The head is adapted to the number of classes, and the auxiliary heads of GoogLeNet and Inception are off. SqueezeNet has
-no linear head (it averages a map per class), so it gets pooled features and a linear layer. Grey images are repeated to
-three channels. A vision transformer is built for the size of the input; with pretrained weights it takes only the size
-it was trained on. A model with pretrained weights takes images in [0, 1] and normalizes them itself.
+no linear head (it averages a map per class), so it gets pooled features and a linear layer, unless ``conv_head``. Grey
+images are repeated to three channels. A vision transformer is built for the size of the input; with pretrained weights
+it takes only the size it was trained on. A model with pretrained weights takes images in [0, 1] and normalizes them
+itself.
 
 Pretrained weights are read from a safetensors file if there is one, with or without a head, else downloaded by
 torchvision. The ResNets with bottlenecks of He et al. (version 1, also Keras's and Caffe's) have the stride of a block
@@ -42,6 +43,8 @@ class TorchvisionConfig(CheckedConfig):
     strides: Literal["auto", "v1", "v1.5"] = field(default="auto", metadata=ADDED_LATER)
     """of a ResNet with bottlenecks: on the first convolution of a block (v1) or the second one (v1.5); auto: v1 if the
     file of the weights has ``_v1`` in its name or ``v1`` as ``stride`` in its metadata, else v1.5"""
+    conv_head: bool = field(default=False, metadata=ADDED_LATER)
+    """of SqueezeNet: keep torchvision's head, a convolution and a ReLU, to load its weights"""
 
     @property
     def starts_pretrained(self) -> bool:
@@ -102,7 +105,7 @@ def _adapt(module: Any, variant: str, n_classes: int, config: TorchvisionConfig)
     """Give a module the same layers and settings, whether its weights were downloaded or not."""
     if variant in _EXTRA_OPTIONS:
         module.transform_input = config.starts_pretrained  # as torchvision sets it
-    if variant.startswith("squeezenet"):
+    if variant.startswith("squeezenet") and not config.conv_head:
         module.classifier = _make_linear_head(n_classes)
 
 
