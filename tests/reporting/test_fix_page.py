@@ -277,6 +277,8 @@ def test_in_a_browser_nothing_is_wider_than_the_page_and_nothing_goes_wrong(
     page.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.goto(path.as_uri())
+    if page.locator(".draw").count():
+        page.locator(".draw .main-svg").first.wait_for(state="attached")  # Plotly is unpacked after the load
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.click("#tried ~ .scroll th button >> nth=2")  # sorted by the average
     assert page.locator("#tried ~ .scroll tbody th >> nth=0").inner_text().startswith(("AFR", "DFR", "SELF"))
