@@ -182,6 +182,9 @@ def test_where_the_old_model_is_kept_nothing_is_shown_as_after(repair: Repair) -
     assert "<strong>kept</strong>" not in text
     assert 'class="panel suspicious"' in text
     assert "The old model is kept." in text
+    assert repair.why
+    assert repair.why not in text  # the method that was rejected did nothing
+    assert "Nothing was changed: 1 method tried or considered, none is kept." in text
 
 
 def test_a_model_that_is_kept_is_shown_once(repair: Repair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,10 @@ class Audit:
     """a sentence on why the model is at chance level; None if it is better than chance"""
     gaps: tuple[str, ...] = ()
     """why these examples could not have shown a shortcut, a sentence each, with what to collect; empty if they could"""
+    typical: tuple[Suspect, ...] = ()
+    """a typical, correctly predicted example of the labels of the first suspects, with a picture; for comparison"""
+    health: Mapping[str, Any] = field(default_factory=dict)
+    """accuracy, classes, confusions, calibration, duplicates and a map of the examples; these test nothing"""
 
     @property
     def flagged(self) -> tuple[Finding, ...]:

@@ -31,7 +31,9 @@
       layout.font.family = family;
       layout.height = element.clientHeight;
       if (width) layout.width = Math.min(width, element.clientWidth); else layout.autosize = true;
+      const isNew = !element.classList.contains("js-plotly-plot");
       Plotly.react(element, data, layout, config);
+      if (isNew) element.on("plotly_click", ({ points: [point] }) => { if (document.getElementById(`row-${point.customdata}`)) location.hash = `row-${point.customdata}`; });
     }
   };
   const applyTheme = () => { toggle.setAttribute("aria-pressed", String(isDark())); draw(); };
