@@ -187,6 +187,12 @@ def test_where_the_old_model_is_kept_nothing_is_shown_as_after(repair: Repair) -
     assert "Nothing was changed: 1 method tried or considered, none is kept." in text
 
 
+def test_a_method_that_trained_on_validation_is_compared_with_the_old_model(repair: Repair) -> None:
+    other = replace(repair.after, data=repair.after.data | {"fingerprint": "another"})
+    assert render_fix(replace(repair, after=other)) == render_fix(repair)
+    assert "(fingerprint " not in render_fix(replace(repair, after=other))
+
+
 def test_a_model_that_is_kept_is_shown_once(repair: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[list[Record]] = []
 

@@ -68,7 +68,7 @@ def test_the_numbers_are_on_the_page(audit: Audit) -> None:
 
 def test_of_many_classes_the_confusions_are_listed(audit: Audit) -> None:
     rows = [class_row(f"class {i}", 0.5) for i in range(MAX_MATRIX + 1)]
-    context = health_context(replace(audit, health=audit.health | {"classes": rows, "confusion": None}))
+    context = health_context(replace(audit, health={**audit.health, "classes": rows, "confusion": None}))
     assert context["matrix"] == []
     assert context["confused"] == [("camel", "cow", "7")]
 
@@ -79,7 +79,9 @@ def test_accuracy_and_worst_class_are_the_first_numbers(audit: Audit) -> None:
     assert "40.0 to 80.0 %" in note
     assert "“camel”: 30.0 % of 10" in note
     group = {"name": "cow, sand", "value": 0.1, "low": 0.0, "high": 0.4, "count": 9}
-    assert "“cow, sand”: 10.0 % of 9" in audit_stats(replace(audit, health=audit.health | {"worst_group": group}))[0][2]
+    assert (
+        "“cow, sand”: 10.0 % of 9" in audit_stats(replace(audit, health={**audit.health, "worst_group": group}))[0][2]
+    )
     assert audit_stats(replace(audit, health={}))[0][0] == "Tests"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def render_fix(repair: Repair, *, title: str | None = None) -> str:
     facts = repair.audit_before.facts
     model, data = (display_name(facts.get(key)) for key in ("model", "data"))
     default = f"Repair{f' of {model}' if model else ''}{f' on {data}' if data else ''}"
-    records = [repair.before, repair.after] if repair.fixed else [repair.before]
+    # a method that trains on validation has data of its own, but the test split is that of the old model
+    after = replace(repair.after, data=repair.before.data)
+    records = [repair.before, after] if repair.fixed else [repair.before]
     return render_audit(
         repair.audit_before,
         title=title or clean_name(default, 120),

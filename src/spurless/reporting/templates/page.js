@@ -55,6 +55,7 @@
       const script = document.createElement("script");
       script.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
       document.head.append(script);
+      script.remove();
       draw();
     } catch {
       for (const element of document.querySelectorAll(".draw")) element.textContent = element.getAttribute("aria-label");
