@@ -273,8 +273,9 @@ def test_what_could_not_be_asked_is_called_that() -> None:
     data = sp.from_tensors(torch.rand(60, 3, 8, 8), torch.arange(60) % 2)
     right = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
     found = audit(right, Split(data.val.x, torch.zeros_like(data.val.y), data.val.a, data.val.groups), **SHORT)
-    unasked = {finding.title for finding in found.findings if finding.p is None}
-    assert unasked == {"Not tested on these examples"}
+    unasked = {finding.audit: finding.title for finding in found.findings if finding.p is None}
+    assert unasked
+    assert unasked == {name: f"Not tested: {AUDITS[name].question}" for name in unasked}
 
 
 def test_of_a_model_that_says_one_thing_that_is_said_first() -> None:

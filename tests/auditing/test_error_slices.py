@@ -10,7 +10,7 @@ from spurless.auditing import _residuals as excess
 from spurless.auditing import error_slices
 from spurless.auditing._context import AuditContext
 from spurless.auditing.error_slices import MIN_EFFECT, audit_error_slices
-from spurless.core.figures import Figure
+from spurless.core.figures import Figure, Picture
 from spurless.core.findings import Finding
 from spurless.core.groups import Groups
 from spurless.core.seeds import Seeds
@@ -179,3 +179,13 @@ def test_the_figures_say_what_they_show() -> None:
     assert f"10 {round(error[-1], 2):g}; incorrect among equally confident" in tenths.alt
     assert slices.spec["data"][0]["x"][0] == pytest.approx(100 * finding.numbers["slice_error"])
     assert all(alts(finding))
+
+
+def test_errors_of_images_are_drawn() -> None:
+    leaned, _ = leaning()
+    x = torch.randint(0, 256, (len(leaned), 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    model = Classifier(nn.Flatten(), nn.Linear(192, 2))
+    finding = audit_error_slices(replace(leaned, split=replace(leaned.split, x=x), model=model))
+    pictures = [item for item in finding.items if isinstance(item, Picture)]
+    assert [picture.title for picture in pictures] == ["Errors of the worst slice"]
+    assert not any(isinstance(item, Picture) for item in audit_error_slices(leaned).items)

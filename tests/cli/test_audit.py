@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import spurless as sp
+from spurless.cli.audit import _show
+from spurless.core.findings import Audit, Finding
 from spurless.models.weights import save_weights
 from spurless.reporting import read_audit
 from spurless.train.run import Compute
@@ -190,3 +192,9 @@ def test_crossed_tests_combinations_instead_of_columns(cli: Cli, here: Path) -> 
         shortcuts.append(finding["shortcut"])
     assert shortcuts[0] == "camera"
     assert re.fullmatch("camera [01] & hand [01]", shortcuts[1])
+
+
+def test_the_reason_of_a_question_that_could_not_be_tested_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = Finding("tokens", "Not tested: Do errors share words?", 0.0, False, None, "There are two errors.", "")
+    _show(Audit((finding,)))
+    assert "There are two errors." in capsys.readouterr().out

@@ -16,8 +16,9 @@ from spurless.bench.executors.task import DIVERGED, Task
 from spurless.bench.experiment import Experiment
 from spurless.bench.stopping import Stop
 from spurless.bench.sweep import SweepResult
-from spurless.cli.sweep import show, to_json
+from spurless.cli.sweep import format_half_interval, show, to_json
 from spurless.core.records import Record
+from spurless.metrics.intervals import Spread
 
 Cli = Callable[..., Any]
 Refused = Callable[..., None]
@@ -244,3 +245,9 @@ def test_a_sweep_without_trouble_says_little(capsys: pytest.CaptureFixture[str])
     calm = SweepResult((Task("lr=1", CELL, 0, "a"),), {"a": record()}, ())
     show(calm, "erm on planted", Path("r.jsonl"))
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_an_interval_wider_than_all_values_is_a_remark() -> None:
+    assert format_half_interval(Spread(0.1, 0.14, -1.171, 1.371, 2)) == " (too few runs for an interval)"
+    assert format_half_interval(Spread(0.1, 0.01, 0.08, 0.12, 3)) == " ± 2.0"
+    assert format_half_interval(Spread(0.1, float("nan"), float("nan"), float("nan"), 1)) == ""

@@ -55,6 +55,8 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
         allowed = ("data:", "blob:", path.as_uri())
         page.on("request", lambda r: None if r.url.startswith(allowed) else trouble.append(r.url))
         page.goto(path.as_uri() + place)
+        if options.get("java_script_enabled", True) and page.locator(".draw").count():
+            page.locator(".draw .main-svg").first.wait_for(state="attached")  # Plotly is unpacked after the load
         return page
 
     yield go
@@ -298,7 +300,7 @@ def test_without_javascript_there_is_a_plain_grid(visit: Open, drawn: Audit) -> 
     assert page.get_by_text("Chance alone explains it.").is_visible()
 
 
-def test_paper_is_light_whole_and_unfolded_and_the_screen_comes_back(visit: Open, drawn: Audit) -> None:
+def test_paper_is_light_and_brief_and_the_screen_comes_back(visit: Open, drawn: Audit) -> None:
     page = visit(drawn, color_scheme="dark")
     looks = "({cards: [...document.querySelectorAll('.card')].filter(one => one.offsetHeight).length,"
     looks += " heat: [...document.querySelectorAll('.heat')].filter(one => one.offsetHeight).length,"
@@ -310,8 +312,7 @@ def test_paper_is_light_whole_and_unfolded_and_the_screen_comes_back(visit: Open
     page.emulate_media(media="print")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     paper = page.evaluate(looks)
-    assert (paper["cards"], paper["heat"], paper["open"], paper["filters"]) == (51, 51, 3, False)
-    assert paper["told"] == "Showing 51 of 51"
+    assert (paper["cards"], paper["heat"], paper["open"], paper["filters"]) == (8, 0, 0, False)
     assert paper["ink"] != screen["ink"]
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen")

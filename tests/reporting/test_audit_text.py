@@ -163,6 +163,7 @@ def test_json_holds_everything_but_the_pictures(pixel: bytes) -> None:
         "suspects",
         "facts",
         "limits",
+        "health",
     ]
     assert (found["schema"], found["verdict"], found["level"]) == (SCHEMA, "shortcut", 0.1)
     first, second = found["findings"]

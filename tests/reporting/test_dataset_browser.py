@@ -30,6 +30,8 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
         page.on("dialog", lambda dialog: trouble.append(dialog.message))
         page.on("request", lambda r: None if r.url.startswith(("data:", path.as_uri())) else trouble.append(r.url))
         page.goto(path.as_uri())
+        if options.get("java_script_enabled", True) and page.locator(".draw").count():
+            page.locator(".draw .main-svg").first.wait_for(state="attached")  # Plotly is unpacked after the load
         return page
 
     yield go

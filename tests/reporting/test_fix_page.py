@@ -182,6 +182,15 @@ def test_where_the_old_model_is_kept_nothing_is_shown_as_after(repair: Repair) -
     assert "<strong>kept</strong>" not in text
     assert 'class="panel suspicious"' in text
     assert "The old model is kept." in text
+    assert repair.why
+    assert repair.why not in text  # the method that was rejected did nothing
+    assert "Nothing was changed: 1 method tried or considered, none is kept." in text
+
+
+def test_a_method_that_trained_on_validation_is_compared_with_the_old_model(repair: Repair) -> None:
+    other = replace(repair.after, data=repair.after.data | {"fingerprint": "another"})
+    assert render_fix(replace(repair, after=other)) == render_fix(repair)
+    assert "(fingerprint " not in render_fix(replace(repair, after=other))
 
 
 def test_a_model_that_is_kept_is_shown_once(repair: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +286,8 @@ def test_in_a_browser_nothing_is_wider_than_the_page_and_nothing_goes_wrong(
     page.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.goto(path.as_uri())
+    if page.locator(".draw").count():
+        page.locator(".draw .main-svg").first.wait_for(state="attached")  # Plotly is unpacked after the load
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.click("#tried ~ .scroll th button >> nth=2")  # sorted by the average
     assert page.locator("#tried ~ .scroll tbody th >> nth=0").inner_text().startswith(("AFR", "DFR", "SELF"))

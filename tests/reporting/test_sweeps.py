@@ -201,6 +201,8 @@ def test_a_browser_draws_every_panel(make: Make, browser: Any, tmp_path: Path) -
         trouble: list[str] = []
         page.on("pageerror", lambda error, trouble=trouble: trouble.append(str(error)))
         page.goto(path.as_uri())
+        if page.locator(".draw").count():
+            page.locator(".draw .main-svg").first.wait_for(state="attached")  # Plotly is unpacked after the load
         page.wait_for_function(
             "document.querySelectorAll('section[aria-labelledby=section-0] .draw svg.main-svg').length"
         )

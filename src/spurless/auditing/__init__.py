@@ -31,6 +31,7 @@ from spurless.auditing import (
 from spurless.auditing._chance_level import find_chance_level_reason
 from spurless.auditing._context import (
     LEVEL,
+    NOT_TESTED,
     PERMUTATIONS,
     AuditContext,
     Auditor,
@@ -41,7 +42,8 @@ from spurless.auditing._context import (
 from spurless.auditing._residuals import MIN_ERRORS, to_sentence
 from spurless.auditing._user_audit import resolve_auditors
 from spurless.auditing.contract import check_auditor
-from spurless.auditing.suspects import MAX_PICTURES, find_suspected, list_suspects
+from spurless.auditing.health import assess_health
+from spurless.auditing.suspects import MAX_PICTURES, find_suspected, list_suspects, list_typical
 from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError, SpurlessWarning, UnknownNameError
 from spurless.core.findings import Audit, Finding
@@ -168,10 +170,13 @@ def audit(  # noqa: PLR0913 - public API
         findings = []
         for number, auditor in enumerate(auditors):
             with run.timed(auditor.name), progress_to(_report_stage(progress, number, len(auditors), auditor.name)):
-                findings.append(auditor.run(context))
+                findings.append(_name_question(auditor.run(context), auditor.question))
         with run.timed("gallery"), progress_to(_report_stage(progress, len(auditors), len(auditors), "gallery")):
             minority = find_suspected(context)
             gallery = list_suspects(context, minority, pictured)
+            typical = list_typical(context, minority, gallery) if pictured else ()
+        with run.timed("health"):
+            health = assess_health(context, minority.suspected)
         run.report_progress("audit", len(auditors) + 1, len(auditors) + 1)
     _warn_if_underpowered(findings, permutations, level)
     notes = [*_check_normalization(model, split), *_collect_notes(context)]
@@ -188,6 +193,8 @@ def audit(  # noqa: PLR0913 - public API
         None if context.chance_level_reason is None else to_sentence(context.chance_level_reason),
         find_gaps(context, findings, int(minority.suspected.sum())),
         _measure_groups(context),
+        typical,
+        health,
     )
 
 
@@ -197,6 +204,11 @@ def _measure_groups(context: AuditContext) -> tuple[GroupRow, ...]:
     groups = split.groups if has_any_attribute(split) else Groups(split.groups.labels)
     a = split.a.cpu() if groups.attributes else torch.zeros_like(context.y)
     return tuple(row for row in group_table(context.predicted, context.y, a, groups).rows() if row.count)
+
+
+def _name_question(finding: Finding, question: str) -> Finding:
+    """Replace the title of an audit that was not possible by its question."""
+    return replace(finding, title=f"Not tested: {question}") if finding.title == NOT_TESTED else finding
 
 
 def find_gaps(context: AuditContext, findings: Sequence[Finding], n_suspected: int) -> tuple[str, ...]:

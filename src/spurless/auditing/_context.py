@@ -24,6 +24,7 @@ Needs = Literal["labels", "attributes", "images", "texts", "masks"]
 
 LEVEL = 0.05  # significance level: false-positive rate per test
 PERMUTATIONS = 499  # number of permutations n; the smallest p-value is 1 / (n + 1)
+NOT_TESTED = "Not tested on these examples"
 MORE_ERRORS = "Pass more held-out examples, including some that the model predicts incorrectly."
 
 
@@ -155,7 +156,7 @@ def label_name(context: AuditContext, label: int) -> str:
 
 def not_tested(name: str, because: str, remedy: str = "Nothing to do.", *, shows_use: bool = True) -> Finding:
     """Return the finding of an audit that cannot be computed on these examples."""
-    return Finding(name, "Not tested on these examples", 0.0, False, None, because, remedy, shows_use)
+    return Finding(name, NOT_TESTED, 0.0, False, None, because, remedy, shows_use)
 
 
 def make_finding(

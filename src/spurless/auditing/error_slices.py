@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from spurless.auditing._context import MORE_ERRORS, AuditContext, label_name, make_finding, not_tested, top_rows
-from spurless.auditing._figures import Axis, Series, bars
+from spurless.auditing._figures import Axis, Series, bars, image_rows
 from spurless.auditing._permutation import p_value
 from spurless.auditing._residuals import (
     PredictionStrata,
@@ -42,9 +42,10 @@ from spurless.auditing._residuals import (
     stratify_predictions,
     why_not_testable,
 )
-from spurless.core.figures import Figure
+from spurless.core.figures import Figure, Picture
 from spurless.core.findings import Finding
 from spurless.core.progress import progress_reporter
+from spurless.explain.overlays import has_images
 from spurless.metrics.intervals import wilson_intervals
 
 NAME = "error-slices"
@@ -121,7 +122,11 @@ def audit_error_slices(context: AuditContext) -> Finding:
         "image region that dominates the prediction, and group-dro or dfr help once the common property is labelled.",
         numbers=numbers | (slices[0].numbers if flagged else {}),
         rows=_find_errors(context, slices[0], predicted) if flagged else (),
-        items=(_plot_deciles(context, predicted, expected), *([_plot_slices(context, slices)] if flagged else [])),
+        items=(
+            _plot_deciles(context, predicted, expected),
+            *([_plot_slices(context, slices)] if flagged else []),
+            *(_draw_slice(context, slices[0], predicted) if flagged else ()),
+        ),
     )
 
 
@@ -192,6 +197,13 @@ def _find_errors(context: AuditContext, worst: ErrorSlice, predicted: Tensor) ->
     inside[worst.rows] = True
     score = predicted + 10 * (inside & context.incorrect) * predicted.abs().max()
     return top_rows(score, context.incorrect & (predicted > 0))
+
+
+def _draw_slice(context: AuditContext, worst: ErrorSlice, predicted: Tensor) -> tuple[Picture, ...]:
+    """Draw errors of the worst slice; nothing if the examples are not images."""
+    rows = _find_errors(context, worst, predicted) if has_images(context.split) else ()
+    inside = set(worst.rows.tolist())
+    return image_rows(context, [row for row in rows if row in inside], "Errors of the worst slice")
 
 
 def _plot_deciles(context: AuditContext, predicted: Tensor, expected: Tensor) -> Figure:

@@ -16,7 +16,7 @@ with the shortcut as often as not, the heads do not learn the shortcut and detec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ from spurless.core.findings import Finding, Suspect
 from spurless.core.groups import Groups
 from spurless.data.split import Split
 from spurless.data.words import decode_text
-from spurless.explain.overlays import has_images, make_thumbnails
+from spurless.explain.overlays import encode_image, has_images, load_images, make_thumbnails, to_rgb
 from spurless.metrics.groupwise import group_table
 from spurless.metrics.intervals import wilson_intervals
 
@@ -52,6 +52,7 @@ MAX_PERMUTATIONS = 99  # every permutation trains two heads per fold
 MIN_GROUP_SIZE = 5  # examples of an inferred group whose accuracy is reported
 MAX_BARS = 12
 MAX_PICTURES = 48  # suspects with a picture, so that the page stays small enough for mail
+MAX_TYPICAL = 2  # labels with a typical example
 MAX_TEXT_LENGTH = 600
 
 
@@ -176,6 +177,38 @@ def list_suspects(
         )
         for rank, row in enumerate(rows.tolist())
     )
+
+
+def list_typical(
+    context: AuditContext, minority: SuspectedMinority, suspects: Sequence[Suspect]
+) -> tuple[Suspect, ...]:
+    """Return the most typical example of up to ``MAX_TYPICAL`` labels, those of the first suspects first.
+
+    It is predicted correctly, not suspected, and the nearest to the mean features of such examples.
+    """
+    if not has_images(context.split):
+        return ()
+    names = list(dict.fromkeys(suspect.label for suspect in suspects if suspect.picture is not None))
+    counts = torch.bincount(context.y, minlength=context.logits.shape[1])
+    frequent = counts.argsort(descending=True, stable=True).tolist()
+    labels = sorted(frequent, key=lambda y: names.index(name) if (name := label_name(context, y)) in names else 1e9)
+    rows: list[int] = []
+    for label in labels:
+        inside = ((context.y == label) & ~context.incorrect & ~minority.suspected).nonzero().flatten()
+        if len(inside) and len(rows) < MAX_TYPICAL:
+            x = context.features[inside].double()
+            rows.append(int(inside[(x - x.mean(dim=0)).norm(dim=1).argmin()]))
+    if not rows:
+        return ()
+    images = to_rgb(load_images(context.split, rows)[1])
+    typical = []
+    for row, image in zip(rows, images, strict=True):
+        name = label_name(context, int(context.y[row]))
+        picture = Picture(f"Example {row}", "", encode_image(image), f"A typical example: row {row}, {name}.")
+        file, attribute = example_file(context.split, row), _get_attribute(context.split, row)
+        score = float(minority.score[row])
+        typical.append(Suspect(row, name, name, score, False, attribute, file, picture=picture))
+    return tuple(typical)
 
 
 def example_file(split: Split, row: int) -> str | None:

@@ -189,6 +189,8 @@ def _show(result: Audit) -> None:
         mark = "flagged" if finding.flagged else "       "
         chance = "" if finding.p is None else f", p = {finding.p:.3g}"
         print_text(f"  {mark}  {finding.audit}: {finding.title} (severity {finding.severity:.2f}{chance})")
+        if finding.p is None:
+            print_text(f"           {finding.because}")
 
 
 def _load_masks(path: Path) -> Tensor:

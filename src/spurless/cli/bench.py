@@ -16,7 +16,14 @@ from spurless.cli.console import print_json, print_paragraph, print_table, print
 from spurless.cli.inputs import open_quietly
 from spurless.cli.ls import describe_labels
 from spurless.cli.outputs import check_outputs, tracking_folder
-from spurless.cli.sweep import format_spread, list_excluded, nan_to_none, row_to_json, show_warnings
+from spurless.cli.sweep import (
+    format_half_interval,
+    format_spread,
+    list_excluded,
+    nan_to_none,
+    row_to_json,
+    show_warnings,
+)
 from spurless.core.config import configure
 
 if TYPE_CHECKING:
@@ -121,8 +128,7 @@ def _format_gain(gain: Any) -> str:
     """Write a difference in points, with half of its interval if there are several seeds."""
     if gain is None:
         return ""
-    half = "" if gain.n < 2 else f" ± {50 * (gain.high - gain.low):.1f}"
-    return f"{100 * gain.difference:+.1f}{half}"
+    return f"{100 * gain.difference:+.1f}{format_half_interval(gain)}"
 
 
 def _labels_used(result: PlanResult, dataset: str, row: Row) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spurless.bench.runner import Row
     from spurless.bench.sweep import SweepResult
     from spurless.core.records import Record
+    from spurless.metrics.intervals import PairedDifference, Spread
 
 METRIC_COLUMNS = {
     "unbiased": "unbiased",
@@ -193,8 +194,15 @@ def format_spread(row: Row, name: str) -> str:
     spread = row.spreads.get(name)
     if spread is None:
         return "n/a"
-    half = "" if spread.n < 2 else f" ± {50 * (spread.high - spread.low):.1f}"
-    return f"{100 * spread.mean:.1f}{half}"
+    return f"{100 * spread.mean:.1f}{format_half_interval(spread)}"
+
+
+def format_half_interval(estimate: Spread | PairedDifference) -> str:
+    """Write half of an interval in points; a remark if it is wider than all possible values."""
+    half = 50 * (estimate.high - estimate.low)
+    if estimate.n < 2:
+        return ""
+    return f" ± {half:.1f}" if half < 100 else " (too few runs for an interval)"
 
 
 def list_excluded(row: Row) -> str:

@@ -81,6 +81,11 @@ class Audit:
         """The group with the lowest accuracy; None in audits of older versions, which do not contain groups."""
         return min(self.groups, key=lambda row: row.accuracy or 0.0, default=None)
 
+    typical: tuple[Suspect, ...] = ()
+    """a typical, correctly predicted example of the labels of the first suspects, with a picture; for comparison"""
+    health: Mapping[str, Any] = field(default_factory=dict)
+    """accuracy, classes, confusions, calibration, duplicates and a map of the examples; these test nothing"""
+
     @property
     def flagged(self) -> tuple[Finding, ...]:
         """The flagged findings."""

@@ -30,6 +30,7 @@ from spurless.reporting.audit_text import (
 from spurless.reporting.charts import draw_before_after as before_after_chart
 from spurless.reporting.charts import select_groups
 from spurless.reporting.format import clean_name, format_count, format_duration, format_number, join_words
+from spurless.reporting.health import health_context
 from spurless.reporting.page import embed_json, fill_template, read_asset, render_template
 from spurless.reporting.sections import picture_context, section_contexts
 from spurless.reporting.summary import Summary, summarise
@@ -88,6 +89,7 @@ def render_audit(
     comparisons = [_comparison_context(summary) for summary in summarise(before_after)] if before_after else []
     extra = section_contexts(sections)
     parts = [part for card in cards for part in card["parts"]]
+    health = health_context(audit)
     context: dict[str, Any] = {
         "title": clean_name(title, 120) if title else audit_title(audit.facts),
         "summary": summarize_audit(audit),
@@ -98,6 +100,8 @@ def render_audit(
         "gallery": _gallery_context(audit, suspects),
         "list": Markup(embed_json(_csv_for_download(audit))),
         "comparisons": comparisons,
+        "pairs": _pair_contexts(audit),
+        "health": health,
         "repair": repair or {},
         "facts": [_format_fact(key, value) for key, value in audit.facts.items()],
         "limits": [clean_name(limit, MAX_LIMIT_TEXT) for limit in audit.limits],
@@ -106,6 +110,7 @@ def render_audit(
     }
     charts = [part for part in parts if part["kind"] == "chart"]
     charts += [part for comparison in comparisons for part in comparison["parts"]]
+    charts += health["parts"] if health else []
     return _render_within_limit([part for part in parts if part["kind"] == "picture"], context, charts, extra)
 
 
@@ -129,7 +134,8 @@ def _render_within_limit(
     thumbs = [suspect["picture"] for suspect in context["suspects"] if suspect["picture"]]
     heat_maps = [suspect["heat"] for suspect in context["suspects"] if suspect["heat"]]
     n = SUSPECTS_PER_STEP
-    pictures = [*thumbs[:n], *evidence, *heat_maps[:n], *thumbs[n:], *heat_maps[n:]]
+    first = [example["picture"] for example in context["pairs"]]
+    pictures = [*first, *thumbs[:n], *evidence, *heat_maps[:n], *thumbs[n:], *heat_maps[n:]]
     sources = [picture["src"] for picture in pictures]
     for picture in pictures:
         picture["src"] = NO_IMAGE
@@ -172,6 +178,17 @@ def _suspect_context(suspect: Suspect) -> dict[str, Any]:
         "heat": picture_context(suspect.heat) if suspect.heat else None,
         "raw": {"label": suspect.label, "predicted": suspect.predicted},
     }
+
+
+def _pair_contexts(audit: Audit) -> list[dict[str, Any]]:
+    """Return the typical examples with a picture, each followed by the first suspect of its label."""
+    pairs: list[dict[str, Any]] = []
+    for typical in audit.typical:
+        with_picture = (suspect for suspect in audit.suspects if suspect.picture and suspect.label == typical.label)
+        for kind, example in (("Typical", typical), ("Suspected", next(with_picture, None))):
+            if example is not None and example.picture is not None:
+                pairs.append(_suspect_context(example) | {"kind": kind})
+    return pairs
 
 
 def _image_width(source: str) -> int:

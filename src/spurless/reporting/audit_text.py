@@ -19,7 +19,7 @@ from spurless.core.files import check_not_pipe, replace_text
 from spurless.core.findings import Audit, Finding, Suspect, Verdict
 from spurless.core.records import GroupRow, Record
 from spurless.reporting.aggregate import count_test_examples
-from spurless.reporting.format import clean_name, escape_formula, format_count, format_number
+from spurless.reporting.format import clean_name, escape_formula, format_count, format_number, format_percent
 from spurless.reporting.sections import section_contexts
 
 SCHEMA = 1
@@ -111,6 +111,7 @@ def audit_json(audit: Audit) -> str:
         "suspects": [_suspect(suspect) for suspect in audit.suspects],
         "facts": audit.facts,
         "limits": audit.limits,
+        "health": audit.health,
     }
     return json.dumps(_plain(content), allow_nan=False, indent=2) + "\n"
 
@@ -316,12 +317,31 @@ def audit_stats(audit: Audit) -> list[tuple[str, str, str]]:
     n_tests = sum(finding.p is not None for finding in audit.findings)
     n_inconclusive = sum(finding_state(finding, audit) == "inconclusive" for finding in audit.findings)
     stats = [
+        *_accuracy_stats(audit.health),
         ("Tests", f"{n_tests:,}", f"{n_inconclusive} were not possible" if n_inconclusive else "all were possible"),
         ("Flagged", f"{len(audit.flagged):,}", f"significant at level {format_number(audit.level)}"),
         ("Use confirmed", f"{len(audit.confirmed):,}", "after correction for the number of tests"),
     ]
     suspected = ("Suspected minority", f"{count_suspected(audit):,}", "examples that probably contradict the shortcut")
     return [*stats, suspected] if audit.suspects else stats
+
+
+def _accuracy_stats(health: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the accuracy with its interval, and that of the worst group, or else of the worst class."""
+    accuracy = health.get("accuracy") or {}
+    if accuracy.get("value") is None:
+        return []
+    note = f"{100 * accuracy['low']:.1f} to {100 * accuracy['high']:.1f} % (95 % interval)"
+    classes = [row for row in health.get("classes", ()) if row["recall"] is not None]
+    worst = health.get("worst_group")
+    if worst is not None and worst["value"] is not None:
+        group = f"worst group “{clean_name(worst['name'])}”: {format_percent(worst['value'])} of {worst['count']:,}"
+        note = f"{note}; {group}"
+    elif classes:
+        lowest = min(classes, key=lambda row: row["recall"])
+        name, recall = clean_name(lowest["label"]), format_percent(lowest["recall"])
+        note = f"{note}; worst class “{name}”: {recall} of {lowest['count']:,}"
+    return [("Accuracy", format_percent(accuracy["value"]), note)]
 
 
 def count_suspected(audit: Audit) -> int:
@@ -406,7 +426,8 @@ def _parse_audit(content: Any, path: Path | str) -> Audit:
         limits, level = tuple(map(str, content["limits"])), float(content["level"])
         gaps = tuple(map(str, content.get("gaps", ())))
         groups = tuple(_read_group(row) for row in content.get("groups", ()))
-        return Audit(findings, suspects, dict(content["facts"]), limits, level, content.get("guesses"), gaps, groups)
+        facts, health = dict(content["facts"]), dict(content.get("health", {}))
+        return Audit(findings, suspects, facts, limits, level, content.get("guesses"), gaps, groups, health=health)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _error(path, f"the audit is incomplete: {error}") from None
 

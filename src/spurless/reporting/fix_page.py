@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,13 @@ from spurless.reporting.format import (
     MISSING,
     clean_name,
     format_change,
+    format_count,
     format_duration,
     format_interval,
     format_number,
     format_percent,
     format_points,
+    join_words,
 )
 from spurless.reporting.page import render_template
 
@@ -48,6 +51,12 @@ SCORE_ROWS = {
     "Balanced accuracy": "balanced",
 }
 """labels of the accuracies on the hold-out examples, and their fields in a score"""
+SCORE_MEANINGS = {
+    "Worst group": "The group of label and attribute with the lowest accuracy",
+    "Under transplants": "The accuracy if the flagged property comes from random other examples",
+    "Worst inferred group": "The suspected or the other examples of a label: the part with the lowest accuracy",
+    "Balanced accuracy": "The mean of the accuracies of the classes",
+}
 RULES: Mapping[Evidence, str] = {
     "groups": "A repair is kept if the worst group rises by more than chance explains (groups with fewer "
     f"than {SMALL_GROUP} examples count as one; if that is small too, the mean over groups or the accuracy under "
@@ -80,7 +89,9 @@ def render_fix(repair: Repair, *, title: str | None = None) -> str:
     facts = repair.audit_before.facts
     model, data = (display_name(facts.get(key)) for key in ("model", "data"))
     default = f"Repair{f' of {model}' if model else ''}{f' on {data}' if data else ''}"
-    records = [repair.before, repair.after] if repair.fixed else [repair.before]
+    # a method that trains on validation has data of its own, but the test split is that of the old model
+    after = replace(repair.after, data=repair.before.data)
+    records = [repair.before, after] if repair.fixed else [repair.before]
     return render_audit(
         repair.audit_before,
         title=title or clean_name(default, 120),
@@ -197,7 +208,7 @@ def repair_context(repair: Repair) -> dict[str, Any]:
         "kind": "none-found" if repair.is_confirmed else "suspicious",
         "headline": clean_name(first, MAX_TEXT),
         "was": clean_name(summarize_audit(repair.audit_before).headline, MAX_TEXT),
-        "did": clean_name(repair.why, MAX_TEXT) or "Nothing was tried.",
+        "did": clean_name(_describe_repair(repair), MAX_TEXT),
         "now": clean_name(now, MAX_TEXT),
         "caveat": clean_name(_new_limit(repair), MAX_TEXT),
         "notes": [
@@ -214,9 +225,19 @@ def repair_context(repair: Repair) -> dict[str, Any]:
         "criterion": "Under transplants" if has_transplants else "Worst class",
         "worst_class": has_transplants,
         "oracle": repair.holdout_scores[0].worst_group is not None,
+        "meanings": SCORE_MEANINGS,
         "word": clean_name(repair.word, MAX_TEXT) if repair.word is not None else "",
         "tried": [_attempt_row(attempt) for attempt in repair.attempts],
     }
+
+
+def _describe_repair(repair: Repair) -> str:
+    """Describe the repair that was kept, or that none was."""
+    if repair.fixed and repair.choice is not None:
+        return f"{repair.choice.display_name}. {repair.why}"
+    if not repair.attempts:
+        return "Nothing was tried."
+    return f"Nothing was changed: {format_count(len(repair.attempts), 'method')} tried or considered, none is kept."
 
 
 def _new_limit(repair: Repair) -> str:
@@ -257,7 +278,7 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
     if score is not None:
         accuracies = (score.criterion, score.average, score.worst_class, score.worst_group)
     options = attempt.choice.options.items()
-    settings = [f"{key} {format_number(value) if isinstance(value, float) else value}" for key, value in options]
+    settings = [f"{key} {_format_option(value)}" for key, value in options]
     return {
         "name": clean_name(attempt.choice.display_name),
         "settings": clean_name(", ".join(filter(None, (attempt.choice.preset, *settings))), 120),
@@ -270,6 +291,12 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "outcome_label": OUTCOMES[attempt.outcome],
         "error": clean_name(attempt.error, MAX_TEXT),
     }
+
+
+def _format_option(value: object) -> str:
+    if isinstance(value, float):
+        return format_number(value)
+    return join_words([str(item) for item in value]) if isinstance(value, list | tuple) else str(value)
 
 
 def _score_json(score: RepairScore) -> dict[str, Any]:

@@ -1,17 +1,11 @@
 "use strict";
 (() => {
-  // A chart in a closed <details> is resized when it is opened; all are open in print.
+  // A chart in a closed <details> is resized when it is opened.
   const detailsElements = [...document.querySelectorAll("details")];
   const resizeCharts = (details) => {
     for (const chart of details.querySelectorAll(".js-plotly-plot")) Plotly.Plots.resize(chart);
   };
   for (const details of detailsElements) details.addEventListener("toggle", () => { if (details.open) resizeCharts(details); });
-  let closed = [];
-  window.addEventListener("beforeprint", () => {
-    closed = detailsElements.filter((details) => !details.open);
-    for (const details of closed) details.open = true;
-  });
-  window.addEventListener("afterprint", () => { for (const details of closed) details.open = false; });
 
   // CSV for download; missing if it is too long.
   const downloadButton = document.getElementById("list-button");
@@ -100,9 +94,6 @@
   };
   window.addEventListener("hashchange", reveal);
   for (const link of document.querySelectorAll('a[href^="#row-"]')) link.addEventListener("click", () => { if (link.hash === location.hash) reveal(); });
-  let before;
-  window.addEventListener("beforeprint", () => { before = visibleCount; visibleCount = Infinity; apply(); });
-  window.addEventListener("afterprint", () => { visibleCount = before; apply(); });
   apply();
   reveal();
 })();

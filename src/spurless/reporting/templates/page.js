@@ -21,6 +21,7 @@
   };
 
   const draw = (width) => {
+    if (!window.Plotly) return;
     const style = getComputedStyle(root);
     const family = getComputedStyle(document.body).fontFamily;
     for (const [id, spec] of Object.entries(figures)) {
@@ -30,7 +31,9 @@
       layout.font.family = family;
       layout.height = element.clientHeight;
       if (width) layout.width = Math.min(width, element.clientWidth); else layout.autosize = true;
+      const isNew = !element.classList.contains("js-plotly-plot");
       Plotly.react(element, data, layout, config);
+      if (isNew) element.on("plotly_click", ({ points: [point] }) => { if (document.getElementById(`row-${point.customdata}`)) location.hash = `row-${point.customdata}`; });
     }
   };
   const applyTheme = () => { toggle.setAttribute("aria-pressed", String(isDark())); draw(); };
@@ -44,6 +47,22 @@
   });
   media.addEventListener("change", applyTheme);
   applyTheme();
+
+  // Plotly is compressed, which makes the page less than half as large; without it, charts are text.
+  const load = async (packed) => {
+    try {
+      const bytes = Uint8Array.from(atob(packed.textContent), (character) => character.charCodeAt(0));
+      const script = document.createElement("script");
+      script.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+      document.head.append(script);
+      script.remove();
+      draw();
+    } catch {
+      for (const element of document.querySelectorAll(".draw")) element.textContent = element.getAttribute("aria-label");
+    }
+  };
+  const packed = document.getElementById("plotly");
+  if (packed) load(packed);
 
   // Print with the light theme and a fixed width.
   let before;
