@@ -19,7 +19,7 @@ import spurless as sp
 from spurless.core.errors import InputError
 from spurless.core.hashing import content_hash
 from spurless.methods import METHODS
-from spurless.train.run import Compute, limit_threads
+from spurless.train.run import Compute, inference_threads, limit_threads
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "same_weights.py"
 AUDITS = ("worst-class", "error-slices", "biased-neurons")
@@ -84,6 +84,28 @@ def test_the_threads_of_the_run_are_those_of_the_method(data: sp.Splits) -> None
     with machine_with(2), pytest.warns(sp.SpurlessWarning):
         sp.fit("erm", model, transformed, train=TRAIN, compute=Compute("cpu", threads=3))
     assert set(seen) == {3}
+
+
+@pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")
+def test_an_audit_uses_all_threads_for_forward_passes_and_one_for_statistics(data: sp.Splits) -> None:
+    seen: set[int] = set()
+
+    def transform(x: torch.Tensor) -> torch.Tensor:
+        seen.add(torch.get_num_threads())
+        return x.float() / 255
+
+    val = replace(data.val, transform=transform)
+    model = sp.wrap(sp.build("small-cnn", data, seed=0), trained=True)
+    with machine_with(3):
+        sp.audit(model, val, permutations=19, only=["worst-class", "hidden-regions"])
+        assert 3 in seen
+        with limit_threads(2, all_for_inference=True):
+            assert torch.get_num_threads() == 2
+            with inference_threads():
+                assert torch.get_num_threads() == 3
+            assert torch.get_num_threads() == 2
+        with limit_threads(2), inference_threads():  # a run, not an audit
+            assert torch.get_num_threads() == 2
 
 
 def test_threads_are_restored_after_an_error() -> None:

@@ -158,7 +158,7 @@ def audit(  # noqa: PLR0913 - public API
     classifier = wrap(model, example=split.example())
     run = make_run(compute or Compute(), seed, TrainConfig(), progress=progress)
     begin, seconds = time.perf_counter(), {}
-    with limit_threads(run.threads), progress_to(progress):
+    with limit_threads(run.threads, all_for_inference=True), progress_to(progress):
         context = compute_context(classifier, split, run, train)
         is_text = isinstance(split.x, dict)
         spelling = load_spelling(data) if isinstance(data, Splits) and is_text else None

@@ -76,15 +76,15 @@ class Audit:
     groups: tuple[GroupRow, ...] = ()
     """accuracy of each group of label and attribute that has examples; of each class if no attribute is known"""
 
-    @property
-    def worst_group(self) -> GroupRow | None:
-        """The group with the lowest accuracy; None in audits of older versions, which do not contain groups."""
-        return min(self.groups, key=lambda row: row.accuracy or 0.0, default=None)
-
     typical: tuple[Suspect, ...] = ()
     """a typical, correctly predicted example of the labels of the first suspects, with a picture; for comparison"""
     health: Mapping[str, Any] = field(default_factory=dict)
     """accuracy, classes, confusions, calibration, duplicates and a map of the examples; these test nothing"""
+
+    @property
+    def worst_group(self) -> GroupRow | None:
+        """The group with the lowest accuracy; None in audits of older versions, which do not contain groups."""
+        return min(self.groups, key=lambda row: row.accuracy or 0.0, default=None)
 
     @property
     def flagged(self) -> tuple[Finding, ...]:

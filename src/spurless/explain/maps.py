@@ -23,6 +23,7 @@ from spurless.explain.cam import gradcam, xgradcam
 from spurless.explain.target_layer import NoFeatureMapError, find_target_layer
 from spurless.models.classifier import Classifier, device_of, on_device
 from spurless.models.wrapping import wrap
+from spurless.train.run import inference_threads
 
 HeatMapFunction: TypeAlias = Callable[[Classifier, Any], Tensor]
 """From a model and a batch of inputs, as the model takes them, to one map per example, in [0, 1]."""
@@ -123,7 +124,7 @@ def compute_heat_maps(model: nn.Module, split: Split, *, dtype: torch.dtype = to
     for name in options.keys() - known:
         raise InputError(f"compute_heat_maps has no option {name!r}", expected=", ".join(sorted(known)))
     report, start, heat = progress_reporter("heat maps", len(split)), 0, torch.empty(0)
-    with closing(iterate_heat_maps(model, split, **options)) as parts:
+    with inference_threads(), closing(iterate_heat_maps(model, split, **options)) as parts:
         for part in parts:
             if start == 0:
                 heat = torch.empty((len(split), *part.shape[1:]), dtype=dtype)

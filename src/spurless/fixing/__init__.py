@@ -134,7 +134,7 @@ def fix(  # noqa: PLR0913 - public API
     path = Path(folder) if folder is not None else None
     protocol = Protocol(settings, compute=compute or Compute(), folder=path, progress=progress)
     run = make_run(protocol.compute, seed, settings)
-    with limit_threads(run.threads):
+    with limit_threads(run.threads, all_for_inference=True):
         context = compute_repair_context(old, holdout, settings.batch_size, run)
         named = request.list_named(context)
         for choice in named:

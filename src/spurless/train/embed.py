@@ -27,7 +27,7 @@ from spurless.models.features import DTYPES, SCHEMA, check_finite, collect_featu
 from spurless.models.wrapping import wrap
 from spurless.train.config import TrainConfig
 from spurless.train.evaluate import EVALUATION_BATCH
-from spurless.train.run import Compute, Run, limit_threads, make_run
+from spurless.train.run import Compute, Run, inference_threads, limit_threads, make_run
 
 DEFAULT = Compute()
 N_PROBES = 8  # examples that are embedded again to verify cached features
@@ -87,7 +87,7 @@ def compute_features(
     """
     if not len(split):
         raise InputError("the split has no examples", hint="Pass a split with at least one example.")
-    with run.timed("embed"), eval_mode(model):
+    with run.timed("embed"), inference_threads(), eval_mode(model):
         model.to(run.device)
         features = _inputs_as_features(model, split, dtype)
         if features is not None:

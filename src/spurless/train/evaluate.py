@@ -16,6 +16,7 @@ from spurless.metrics.groupwise import GroupTable, group_table
 from spurless.models.classifier import extract_tensor
 from spurless.models.input_errors import readable_forward_errors
 from spurless.models.wrapping import check_has_weights
+from spurless.train.run import inference_threads
 
 EVALUATION_BATCH = 512
 MAX_SMALL_INPUT = 4 * 64 * 64
@@ -45,7 +46,7 @@ def logits(model: nn.Module, split: Split, device: torch.device = CPU, workers: 
     if not len(split):
         raise InputError("the split has no examples", hint="Pass a split with at least one example.")
     loader = Loader(split, sequential_order(len(split)), _batch_size(split, device), device, workers=workers)
-    with eval_mode(model):
+    with inference_threads(), eval_mode(model):
         parts = [_forward(model, batch.x) for batch in loader.batches()]
     outputs = torch.cat(parts).float().cpu()
     if outputs.dim() != 2 or outputs.shape[1] < 2:

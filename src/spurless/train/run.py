@@ -6,7 +6,8 @@ import atexit
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
@@ -187,15 +188,36 @@ class Compute:
             )
 
 
+_inference: ContextVar[int | None] = ContextVar("inference", default=None)
+"""CPU threads of forward passes and heat maps; None: those of everything else."""
+
+
 @contextmanager
-def limit_threads(threads: int) -> Iterator[None]:
-    """Compute with this number of CPU threads in the block, whatever the machine has and the environment sets."""
-    before = torch.get_num_threads()
+def limit_threads(threads: int, *, all_for_inference: bool = False) -> Iterator[None]:
+    """Compute with this number of CPU threads in the block, whatever the machine has and the environment sets.
+
+    Args:
+        threads: the number of threads.
+        all_for_inference: use the threads of the process, if they are more, inside :func:`inference_threads`.
+    """
+    before, token = torch.get_num_threads(), None
+    if all_for_inference and _inference.get() is None:
+        token = _inference.set(max(threads, before))
     torch.set_num_threads(threads)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+        if token is not None:
+            _inference.reset(token)
+
+
+@contextmanager
+def inference_threads() -> Iterator[None]:
+    """Use more threads in the block if the audit around it allows it: passes of a model do not add up over examples."""
+    threads = _inference.get()
+    with nullcontext() if threads is None else limit_threads(threads):
+        yield
 
 
 def make_run(
