@@ -159,6 +159,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "explain": ("images.safetensors --data pictures --device cpu --count 2 --quiet",),
     "compare": ("audit.json audit.json",),
     "card": ("audit.json", "audit.json --brief"),
+    "doctor": ("",),
     "report": ("records.jsonl", "records.jsonl --audit audit.json"),
     "reproduce": ("theory/planted-erm --seeds 1 --device cpu --quiet",),
     "ls": ("methods",),

@@ -85,7 +85,7 @@ def test_an_object_is_an_audit_and_naming_it_twice_runs_it_once(problem: Any) ->
 @pytest.mark.filterwarnings("ignore::spurless.core.errors.SpurlessWarning")
 def test_without_what_it_needs_it_is_not_run(own: Path, problem: Any) -> None:
     (finding,) = audit(*problem, only=[f"{own}:TEXTS"], **SHORT).findings
-    assert (finding.p, finding.title) == (None, "Not tested on these examples")
+    assert (finding.p, finding.title) == (None, "Not tested: How many texts are there?")
     assert "texts" in finding.because
 
 

@@ -248,6 +248,6 @@ def test_a_sweep_without_trouble_says_little(capsys: pytest.CaptureFixture[str])
 
 
 def test_an_interval_wider_than_all_values_is_a_remark() -> None:
-    assert format_half_interval(Spread(0.1, 0.14, -1.171, 1.371, 2)) == " (too few runs for an interval)"
+    assert format_half_interval(Spread(0.1, 0.14, -1.171, 1.371, 2)) == " ± >100"
     assert format_half_interval(Spread(0.1, 0.01, 0.08, 0.12, 3)) == " ± 2.0"
     assert format_half_interval(Spread(0.1, float("nan"), float("nan"), float("nan"), 1)) == ""

@@ -179,7 +179,8 @@ def _show(result: Audit) -> None:
     from spurless.reporting import summarize_audit
 
     verdict = summarize_audit(result)
-    print_text(f"audited {result.facts['audited']}")
+    if "audited" in result.facts:
+        print_text(f"audited {result.facts['audited']}")
     if "input" in result.facts:
         print_text(f"input: {result.facts['input']}")
     print_text(verdict.headline)

@@ -17,6 +17,7 @@ from spurless.cli.inputs import open_quietly
 from spurless.cli.ls import describe_labels
 from spurless.cli.outputs import check_outputs, tracking_folder
 from spurless.cli.sweep import (
+    explain_wide_intervals,
     format_half_interval,
     format_spread,
     list_excluded,
@@ -90,7 +91,9 @@ def show(result: PlanResult, records: Path) -> None:
     for dataset, rows in result.rows().items():
         title = f"{dataset}: accuracy in %, mean and 95 % interval over seeds"
         columns = ("method", "runs", *METRIC_COLUMNS.values(), f"against {rows[0].name}", "labels used", "")
-        print_table(title, columns, [_cells(result, dataset, row) for row in rows], right=(1, 2, 3, 4, 5))
+        cells = [_cells(result, dataset, row) for row in rows]
+        print_table(title, columns, cells, right=(1, 2, 3, 4, 5))
+        explain_wide_intervals(cells)
     print_paragraph(
         "Against the first method: difference in worst-group accuracy, in points, paired by seed. "
         "Labels used: in addition to the training labels."

@@ -31,6 +31,7 @@ METRIC_COLUMNS = {
     "average": "average",
     "val_average": "validation",
 }
+WIDE_INTERVAL = " ± >100"  # half of an interval that is wider than all possible accuracies
 
 
 @cli.expand_params
@@ -174,6 +175,7 @@ def show(result: SweepResult, title: str, records: Path) -> None:
         for row in rows
     ]
     print_table(title, ("value", "runs", *METRIC_COLUMNS.values(), ""), cells, right=(1, 2, 3, 4, 5))
+    explain_wide_intervals(cells)
     for stop in result.stops:
         not_run = f" Not run: {'; '.join(stop.not_run)}; --drop none runs all." if stop.not_run else ""
         print_paragraph(f"Stopped at {stop.at}: {stop.why}.{not_run}")
@@ -198,11 +200,17 @@ def format_spread(row: Row, name: str) -> str:
 
 
 def format_half_interval(estimate: Spread | PairedDifference) -> str:
-    """Write half of an interval in points; a remark if it is wider than all possible values."""
+    """Write half of an interval in points; a bound if it is wider than all possible values."""
     half = 50 * (estimate.high - estimate.low)
     if estimate.n < 2:
         return ""
-    return f" ± {half:.1f}" if half < 100 else " (too few runs for an interval)"
+    return f" ± {half:.1f}" if half < 100 else WIDE_INTERVAL
+
+
+def explain_wide_intervals(cells: Sequence[Sequence[str]]) -> None:
+    """Print a sentence if an interval of a table is wider than all possible values."""
+    if any(cell.endswith(WIDE_INTERVAL) for row in cells for cell in row):
+        print_paragraph(f"{WIDE_INTERVAL.strip()}: too few runs for an interval.")
 
 
 def list_excluded(row: Row) -> str:

@@ -155,7 +155,8 @@ def _all_fit(values: Iterable[Any], hint: Any) -> bool:
     if hint is Any:
         return True
     if isinstance(getattr(values, "ndim", None), int):  # an array, a tensor or a column of a table
-        return values.ndim == 1 and _all_fit(values.tolist(), hint)  # type: ignore[attr-defined]
+        has_values = _find_missing_values(values) is None
+        return values.ndim == 1 and has_values and _all_fit(values.tolist(), hint)  # type: ignore[attr-defined]
     return all(_fits(value, hint) for value in values)
 
 

@@ -273,7 +273,7 @@ def _complete_head(given: dict[str, Tensor], state: dict[str, Any], model: Class
     if isinstance(model.backbone, WholeNetwork) and "head.weight" not in given:
         given["head.weight"] = state["head.weight"].detach()
     for name in ("head.weight", "head.bias"):
-        if name in given and name in state and (len(given[name]), len(state[name])) == (1, 2):
+        if name in given and name in state and (given[name].shape[:1], state[name].shape[:1]) == ((1,), (2,)):
             given[name] = torch.cat([torch.zeros_like(given[name]), given[name]])
 
 

@@ -95,7 +95,7 @@ def from_csv(  # noqa: PLR0913 - one parameter per option
     """
     check_arguments(from_csv, locals())
     path = Path(path)
-    attributes = [attribute] if isinstance(attribute, str) else list(attribute or ())
+    attributes = [attribute] if isinstance(attribute, str) else list(() if attribute is None else attribute)
     with open_csv(path, delimiter) as lines:
         table = CsvTable(path, lines)
         inputs: _Files | _Numbers | _Texts

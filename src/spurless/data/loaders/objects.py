@@ -31,7 +31,7 @@ def as_splits(data: Any, *, held_out: bool = False, seed: int = 0) -> Splits:
         seed: seed of the split.
 
     Example:
-        >>> data = as_splits((torch.rand(20, 3), [0, 1] * 10), held_out=True)
+        >>> data = as_splits((np.ones((20, 3)), [0, 1] * 10), held_out=True)
         >>> len(data.train), len(data.test)
         (0, 20)
 

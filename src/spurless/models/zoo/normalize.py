@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spurless.core.arguments import check_arguments
 from spurless.core.errors import InputError
 from spurless.models.classifier import Classifier, WholeNetwork
 
@@ -32,6 +33,7 @@ class Normalize(nn.Module):
     std: Tensor
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        check_arguments(Normalize.__init__, {"mean": mean, "std": std})
         super().__init__()
         # not in the state dict: they are constants, and files of other libraries have no such keys
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
