@@ -210,7 +210,7 @@ def _convert(hint: Any, value: Any, what: str) -> Any:
     if origin is Literal:
         for argument in arguments:
             # a command-line value is text, also if the choice is a number
-            if value == str(argument) or (type(value) is type(argument) and value == argument):
+            if type(value) in (str, type(argument)) and value in (argument, str(argument)):
                 return argument
         raise InputError(f"{what} cannot be {value!r}", expected=", ".join(map(repr, arguments)))
     return _convert_tuple(arguments, value, what) if origin is tuple else _convert_plain(hint, value, what)

@@ -157,7 +157,11 @@ def read_arrays(path: Path, keys: str = ".*") -> dict[str, Any]:
 
     ``keys`` is a regular expression; arrays with other keys are not read.
     """
-    if not path.is_file():
+    try:
+        exists = path.is_file()
+    except OSError:  # a name that no file can have
+        exists = False
+    if not exists:
         raise InputError("no such file", where=path, expected="an npz archive")
     with path.open("rb") as file:
         is_array = file.read(6) == b"\x93NUMPY"
