@@ -1,9 +1,14 @@
 """What every test may rely on: the same random numbers each time, and a cache of its own."""
 
+import signal
 from pathlib import Path
 
 import pytest
 import torch
+
+# nohup ignores it, and the processes that tests start would inherit that
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
