@@ -411,7 +411,7 @@ def _expression(path: str, parameter: str, rng: random.Random) -> str:
             continue
         prefix = "**" if param.kind is param.VAR_KEYWORD else "*" if param.kind is param.VAR_POSITIONAL else ""
         if prefix == "**":
-            value = f"{{{rng.choice(('n_train', 'x', 'width', 'depth', 'q', 'alpha', 'seed'))!r}: {value}}}"
+            value = f"{{{rng.choice(('n_train', 'x', 'width', 'depth', 'q', 'alpha'))!r}: {value}}}"
         elif prefix == "*":
             value = f"[{value}]"
         words.append(

@@ -91,6 +91,7 @@ LIMITS = (
 )
 ALL = "all"  # the part of data that contains all of their splits
 ROUNDING_TOLERANCE = 1e-9
+MIN_LEVEL = 1e-9  # significance level that billions of permutations could reach
 MIN_ERROR_FRACTION = 0.05  # of the examples; a shortcut that holds in all others could not have been seen
 MIN_GROUP_EXAMPLES = 10  # examples of a group from which an audit can compare it with others
 MAX_NAMES = 5  # groups that are listed
@@ -145,9 +146,10 @@ def audit(  # noqa: PLR0913 - public API
             not valid.
     """
     check_arguments(audit, locals())
-    if not 0 < level < 1 or permutations < 1:
+    if not MIN_LEVEL <= level < 1 or permutations < 1:
         raise InputError(
-            "the level must be between 0 and 1, and permutations at least 1", got=f"{level}, {permutations}"
+            f"the level must be at least {MIN_LEVEL:g} and below 1, and permutations at least 1",
+            got=f"{level}, {permutations}",
         )
     named, added = _resolve_audits(only, extra, masks)
     if not isinstance(data, Split):

@@ -107,15 +107,16 @@ def audit(
       spurless audit mine.safetensors --only image-properties --only hidden-regions
       spurless audit mine.safetensors --add audits.py:BRIGHTNESS
     """
-    from spurless.auditing import ALL
+    from spurless.auditing import ALL, MIN_LEVEL
     from spurless.auditing import audit as run_audit
     from spurless.reporting import audit_json, write_audit, write_json, write_junit, write_suspects
     from spurless.train.tracking import track_audit
 
     if part is not None:
         cli.check_split_name(part, ALL)
-    if not 0 < level < 1:
-        raise InputError("--level is out of range", expected="above 0 and below 1, such as 0.05", got=level)
+    if not MIN_LEVEL <= level < 1:
+        expected = f"at least {MIN_LEVEL:g} and below 1, such as 0.05"
+        raise InputError("--level is out of range", expected=expected, got=level)
     gate = _make_gate(fail_on, min_worst_group, allow, junit)
     track = cli.resolve_track(track, Path())
     seed = resolve_seed(given.weights, given.seed)

@@ -228,7 +228,7 @@ def _convert_tuple(arguments: tuple[Any, ...], value: Any, what: str) -> tuple[A
 
 
 def _convert_union(arguments: tuple[Any, ...], value: Any, what: str) -> Any:
-    if NoneType in arguments and (value is None or value == "none"):
+    if NoneType in arguments and (value is None or (isinstance(value, str) and value == "none")):
         return None
     options = [argument for argument in arguments if argument is not NoneType]
     for option in options[:-1]:

@@ -108,7 +108,11 @@ def replace_text(path: Path | str, text: str, errors: str = "replace") -> Path:
 def check_file(path: Path) -> None:
     """Raise if the path exists and is not a regular file, or is a link that leads to itself."""
     resolve_path(path)
-    if path.exists() and not path.is_file():
+    try:
+        is_other = path.exists() and not path.is_file()
+    except OSError as error:  # a name that no file can have
+        raise unwritable_error(path, error) from None
+    if is_other:
         raise InputError("cannot write here: not a regular file", where=path, hint="Choose another path.")
 
 

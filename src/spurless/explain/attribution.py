@@ -78,6 +78,8 @@ def attribute(
             got=f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__,
             hint="For text, use attribute_tokens." if isinstance(x, dict) else "",
         )
+    if target is not None and target.shape != x.shape[:1]:
+        raise InputError("'target' needs one class per example", expected=f"({len(x)},)", got=tuple(target.shape))
     parts = []
     with input_gradient_mode(model):
         for start in range(0, len(x), ROWS):

@@ -18,6 +18,8 @@ from spurless.core.errors import InputError
 from spurless.core.groups import Groups
 from spurless.metrics.groupwise import check_labels_and_attributes
 
+MAX_BINS = 10**6
+
 
 def expected_calibration_error(probabilities: Tensor, y: Tensor, bins: int = 15) -> float:
     """Return the calibration error of the predicted labels; NaN if there are no examples.
@@ -46,8 +48,8 @@ def calibration_by_group(probabilities: Tensor, y: Tensor, a: Tensor, groups: Gr
 
 
 def _confidence(probabilities: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    if bins < 1:
-        raise InputError("bins must be at least 1", got=bins)
+    if not 1 <= bins <= MAX_BINS:
+        raise InputError("the number of bins is out of range", expected=f"1 to {MAX_BINS:,}", got=bins)
     if probabilities.dim() != 2 or y.dim() != 1 or len(probabilities) != len(y):
         expected, got = "shapes (N, classes) and (N,)", f"{tuple(probabilities.shape)} and {tuple(y.shape)}"
         raise InputError("probabilities and labels must have the same length", expected=expected, got=got)

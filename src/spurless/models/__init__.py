@@ -129,7 +129,9 @@ def build(  # noqa: PLR0913 - public API
         InputError: an option is unknown, or the model does not accept such inputs.
     """
     check_arguments(build, {"name": name, "input_shape": input_shape, "n_classes": n_classes, "seed": seed})
-    if data is not None and not hasattr(data, "train"):  # only its train split and its groups are used
+    if data is not None and not (
+        hasattr(data, "train") and hasattr(data, "groups")
+    ):  # only its train split and its groups are used
         raise InputError("'data' has the wrong type", expected="three splits, or None", got=type(data).__name__)
     row = _for_text(get_architecture(name), data)
     normalization = _check_normalization(mean, std)

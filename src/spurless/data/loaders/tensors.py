@@ -62,7 +62,7 @@ def from_tensors(  # noqa: PLR0913 - one parameter per option
         (28, [14, 14], ('cat', 'dog'))
     """
     # the other arguments have errors of their own
-    check_arguments(from_tensors, {"overlapping": overlapping, "seed": seed, "name": name})
+    check_arguments(from_tensors, {"overlapping": overlapping, "seed": seed, "name": name, "held_out": held_out})
     y, a, groups = encode_labels(y, a, labels, attributes, overlapping)
     return make_splits(
         Split(_to_input(x), y, a, groups, transform, augment),
@@ -104,6 +104,8 @@ def encode_labels(
 
 def to_list(values: Any, what: str) -> list[Any]:
     """Convert arrays, pandas columns and other iterables to a list: indexing a pandas column uses its labels."""
+    if isinstance(values, Tensor):
+        values = to_tensor(values, what)
     values = values.tolist() if hasattr(values, "tolist") else values
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InputError(f"the {what} must be a list or an array", got=describe_value(values))

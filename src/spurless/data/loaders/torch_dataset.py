@@ -90,6 +90,9 @@ def from_dataset(  # noqa: PLR0913 - one parameter per option
             transform=transform,
             augment=augment,
         )
+    for part in given.values():
+        if isinstance(part, Tensor) and not part.dim():
+            raise InputError("a number is not a dataset", got=tuple(part.shape), expected="a Dataset or DataLoader")
     given = {k: _to_map_style(part) for k, part in given.items()}
     dataset = given.get(0)
     examples = ConcatDataset(list(given.values())) if len(given) > 1 else dataset
