@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from importlib import import_module
@@ -466,23 +467,23 @@ def faults_page(folder: Path) -> str:
             ],
         ),
     ]
-    if (folder / "kills.json").exists():
-        record = json.loads((folder / "kills.json").read_text(encoding="utf-8"))
-        signals = sorted(record["sent"])
+    kills = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("kills*.json"))]
+    if kills:
+        signals = sorted(kills[0]["sent"])
         stopped = [
             [
                 f"`{name}`",
-                *(str(counts.get(which, 0)) for which in signals),
-                _problems(record["problems"].get(name, {})),
+                *(f"{sum(record['results'][name].get(which, 0) for record in kills):,}" for which in signals),
+                _problems(dict(sum((Counter(record["problems"].get(name, {})) for record in kills), Counter()))),
             ]
-            for name, counts in record["results"].items()
+            for name in kills[0]["results"]
         ]
         parts += [
             "## Signals",
             "A command is stopped by a signal at a random moment and started again until it ends. Then its records and "
             "weights are compared with those of a run that was not stopped.",
             _table(("command", *signals, "lost, torn or different"), stopped),
-            _made_by(record, "benchmarks/kills.py"),
+            *(_made_by(record, "benchmarks/kills.py") for record in kills),
         ]
     return _page(parts)
 

@@ -180,7 +180,7 @@ def test_bad_words_are_one_sentence() -> None:
         audit(fitted.model, data, only=["slices"], **SHORT)
     with pytest.raises(UnknownNameError, match="val"):
         audit(fitted.model, data, part="validation", **SHORT)
-    with pytest.raises(InputError, match="level must be between 0 and 1"):
+    with pytest.raises(InputError, match="level must be at least 1e-09 and below 1"):
         audit(fitted.model, data, level=2.0)
 
 

@@ -155,7 +155,7 @@ def test_a_folder_as_the_page_is_a_sentence_before_anything_is_opened(cli: Cli, 
 @pytest.mark.parametrize("level", ["3", "0", "nan"])
 def test_a_level_that_is_no_share_is_named(refused: Refused, weights: Path, level: str) -> None:
     refused(
-        r"--level is out of range \(expected above 0 and below 1, such as 0\.05, got",
+        r"--level is out of range \(expected at least 1e-09 and below 1, such as 0\.05, got",
         "audit",
         weights,
         "--level",
