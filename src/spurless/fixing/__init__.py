@@ -75,7 +75,7 @@ def fix(  # noqa: PLR0913 - public API
     method: str | None = None,
     preset: str | None = None,
     options: Mapping[str, Any] | None = None,
-    tries: Tries | Sequence[str] = (),
+    tries: Tries | str | Sequence[str] = (),
     properties: Sequence[str] | None = None,
     tolerance: float = 0.01,
     budget: float | None = None,
