@@ -153,7 +153,6 @@ def test_fitting_pretrained_models_with_given_weights_makes_no_request(
         pytest.param({"name": "transformers:owner/name, two encoders"}, marks=pytest.mark.slow),
         pytest.param({"name": "torchvision:https://example.com/w.pth"}, marks=pytest.mark.slow),
         pytest.param({"name": "https://example.com/w"}, marks=pytest.mark.slow),
-        pytest.param({"options": {"weights": "https://example.com/w.safetensors"}}, marks=pytest.mark.slow),
         pytest.param({"options": {"load_pretrained": True, "pretrained": True}}, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -172,6 +171,17 @@ def test_hostile_metadata_are_one_line_and_make_no_request(
             status, errors = call(command, weights, "--data", *data)
             assert (status, requests) == (2, []), (command, errors)
             assert len([line for line in errors.splitlines() if "warning:" not in line]) == 1, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["https://example.com/w.safetensors", "/no/such/w.safetensors"])
+def test_the_file_that_training_started_from_is_not_read_again(
+    file: str, call: Callable[..., Any], pictures: Path, tmp_path: Path, requests: list[object]
+) -> None:
+    weights = image_weights(tmp_path / "w.safetensors", "torchvision:mnasnet0_5", pictures)
+    changed = rewrite(weights, options={"weights": file, "normalise": False})
+    status, errors = call("eval", changed, "--data", pictures)
+    assert (status, requests) == (0, []), errors
 
 
 def test_weights_of_an_encoder_in_a_folder_make_no_request(

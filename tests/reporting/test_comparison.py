@@ -103,8 +103,8 @@ def test_the_page_fits_and_loads_nothing(browser: Any, tmp_path: Path, width: in
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on("request", lambda r: None if r.url.startswith(("data:", path.as_uri())) else trouble.append(r.url))
     page.goto(path.as_uri())
+    page.locator(".draw .main-svg").first.wait_for(state="attached")  # Plotly is unpacked after the load
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator(".draw .main-svg").count() > 0
     assert page.get_by_role("row").count() == 6 + 1 + 2
     context.close()
     assert trouble == []

@@ -138,7 +138,11 @@ def resolve_path(path: Path) -> Path:
 
 def check_not_pipe(path: Path | str) -> None:
     """Raise if an input file is a named pipe: reading one that nothing writes to would wait forever."""
-    if Path(path).is_fifo():
+    try:
+        is_pipe = Path(path).is_fifo()
+    except OSError:  # a name that no file can have
+        is_pipe = False
+    if is_pipe:
         raise InputError("this is a pipe", where=path, expected="a regular file", hint="Write its content to a file.")
 
 
