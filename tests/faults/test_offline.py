@@ -179,7 +179,7 @@ def test_the_file_that_training_started_from_is_not_read_again(
     file: str, call: Callable[..., Any], pictures: Path, tmp_path: Path, requests: list[object]
 ) -> None:
     weights = image_weights(tmp_path / "w.safetensors", "torchvision:mnasnet0_5", pictures)
-    changed = rewrite(weights, options={"weights": file, "normalise": False})
+    changed = rewrite(weights, options={"weights": file})
     status, errors = call("eval", changed, "--data", pictures)
     assert (status, requests) == (0, []), errors
 
