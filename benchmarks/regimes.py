@@ -19,8 +19,8 @@ color were then changed by models with seeds from 1000 on.
 
 Two rules were added after a review, by models of pairs of MNIST digits with seeds from 1000 on and of CIFAR-10 classes:
 of an outer region, the part outside of the central ellipse must be followed as well, and grey images have no color to
-transplant. When an association of a property is not cleared was chosen on biased-mnist with seeds 1040 to 1042. The nine
-problems without photographs were measured again with these rules, with seeds 40 to 55.
+transplant. When an association of a property is not cleared was chosen on biased-mnist with seeds 1040 to 1042. The
+nine problems without photographs were measured again with these rules, with seeds 40 to 55.
 
 The records of photographs are older. They were made with photographs that were encoded again as WebP: Waterbirds at 96
 pixels, CelebA and UTKFace at 64. The run of repairs was stopped for lack of time after the first of two seeds, and is
